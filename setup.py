@@ -19,6 +19,16 @@ def flag(name: str) -> bool:
     return os.environ.get(name, "") not in ("", "0")
 
 
+DIRECTIVES = {
+    "language_level": 3,
+    "binding": True,
+    "annotation_typing": False,
+    "freethreading_compatible": True,
+    "nonecheck": True,
+    "auto_pickle": False,
+}
+
+
 def extensions() -> list[Extension]:
     require = flag("EBBPOOL_REQUIRE_EXT")
     if flag("EBBPOOL_PURE") or sys.implementation.name != "cpython":
@@ -33,7 +43,7 @@ def extensions() -> list[Extension]:
     parts = ("executor_core", "future", "lane", "loop_calls", "pool", "semaphore", "timers", "worker")
     wanted = [Extension(f"ebbpool._core.{name}_c", [f"src/ebbpool/_core/{name}.py"]) for name in parts]
     try:
-        compiled = cythonize(wanted, build_dir="build/cython")
+        compiled = cythonize(wanted, build_dir="build/cython", compiler_directives=DIRECTIVES)
     except CompileError:
         if require:
             raise

@@ -26,56 +26,50 @@ def told(call, *args, **kwargs):
     except RuntimeError as error:
         return str(error)
 """
-EXECUTOR_CALLS = {
-    "submit": "(abs, -1)",
-    "submit_first": "(abs, -1)",
-    "submit_later": "(1.0, abs, -1)",
-    "schedule": "(1.0, abs, -1)",
-    "map": "(abs, [1])",
-    "map_unordered": "(abs, [1])",
-    "stream": "(iter, [1])",
-    "amap": "(abs, [1])",
-    "lane": "('name', limit=1)",
-    "resize": "(max_workers=3)",
-    "stats": "()",
-    "shutdown": "()",
-    "__exit__": "(None, None, None)",
-    "__repr__": "()",
-}
-LANE_CALLS = {
-    "submit": "(abs, -1)",
-    "map": "(abs, [1])",
-    "map_unordered": "(abs, [1])",
-    "stats": "()",
-    "shutdown": "()",
-    "__exit__": "(None, None, None)",
-    "__repr__": "()",
-}
-SEMAPHORE_CALLS = [
-    ("acquire", "()"),
-    ("acquire", "(False)"),
-    ("acquire", "(timeout=0.01)"),
-    ("__enter__", "()"),
-    ("release", "()"),
-    ("release", "(3)"),
-    ("__exit__", "(None, None, None)"),
+OF_BOTH = [
+    "submit(abs, -1)",
+    "map(abs, [1])",
+    "map_unordered(abs, [1])",
+    "stats()",
+    "shutdown()",
+    "__exit__(None, None, None)",
+    "__repr__()",
 ]
-CALLS = [
-    *(("AdaptiveExecutor", name, arguments) for name, arguments in EXECUTOR_CALLS.items()),
-    *(("Lane", name, arguments) for name, arguments in LANE_CALLS.items()),
-    *(("Semaphore", name, arguments) for name, arguments in SEMAPHORE_CALLS),
-    *(("BoundedSemaphore", name, arguments) for name, arguments in SEMAPHORE_CALLS),
+OF_EXECUTORS = [
+    "submit_first(abs, -1)",
+    "submit_later(1.0, abs, -1)",
+    "schedule(1.0, abs, -1)",
+    "stream(iter, [1])",
+    "amap(abs, [1])",
+    "lane('name', limit=1)",
+    "resize(max_workers=3)",
 ]
+OF_SEMAPHORES = [
+    "acquire()",
+    "acquire(False)",
+    "acquire(timeout=0.01)",
+    "__enter__()",
+    "release()",
+    "release(3)",
+    "__exit__(None, None, None)",
+]
+CALLS = {
+    "AdaptiveExecutor": OF_BOTH + OF_EXECUTORS,
+    "Lane": OF_BOTH,
+    "Semaphore": OF_SEMAPHORES,
+    "BoundedSemaphore": OF_SEMAPHORES,
+}
 PLAIN = "import os; os.environ['EBBPOOL_PURE'] = '1'\n"
 each_core = pytest.mark.parametrize("prelude", [PLAIN, ""], ids=["plain", "default"])
 
 
 @each_core
 def test_every_call_of_one_says_what_was_forgotten(prelude: str) -> None:
-    calls = "".join(f"print(told(lambda: forgetful({cls}).{name}{given}))\n" for cls, name, given in CALLS)
-    for (cls, name, given), line in zip(CALLS, output_of(calls, prelude + SUBCLASSES), strict=True):
+    calls = [(cls, call) for cls, each in CALLS.items() for call in each]
+    script = "".join(f"print(told(lambda: forgetful({cls}).{call}))\n" for cls, call in calls)
+    for (cls, call), line in zip(calls, output_of(script, prelude + SUBCLASSES), strict=True):
         owner = "Semaphore" if cls == "BoundedSemaphore" else cls
-        assert line == f"{owner}.__init__() was never called", f"{cls}.{name}{given}"
+        assert line == f"{owner}.__init__() was never called", f"{cls}.{call}"
 
 
 @each_core

@@ -17,19 +17,17 @@ from ebbpool._testing import seams
 VARIABLE = ContextVar("VARIABLE", default="unset")
 
 
-class Records:
-    """What the pool tells of the tasks it measures."""
+Records = list[tuple[float, float]]
+"""For how long the tasks that were measured waited, and ran."""
 
-    def __init__(self) -> None:
-        self.told: list[tuple[float, float]] = []
 
-    def __call__(self, waited: float, ran: float) -> None:
-        self.told.append((waited, ran))
+def observe(pool: AdaptiveExecutor, records: Records, one_in: int = 1) -> None:
+    seams.observe(pool, one_in, lambda waited, ran: records.append((waited, ran)))
 
 
 @pytest.fixture
 def records() -> Records:
-    return Records()
+    return []
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "in context"])
@@ -57,15 +55,15 @@ async def run(pool: AdaptiveExecutor) -> int:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_measured_task_does_what_it_does_otherwise(pool: AdaptiveExecutor, records: Records, way: str) -> None:
-    seams.observe(pool, 1, records)
+    observe(pool, records)
     assert WAYS[way](pool) == 3
     wait_for_idle(pool)
-    ((waited, ran),) = records.told
+    ((waited, ran),) = records
     assert 0 <= waited < TIMEOUT and 0 <= ran < TIMEOUT
 
 
 def test_waiting_and_running_are_told_apart(pool: AdaptiveExecutor, records: Records) -> None:
-    seams.observe(pool, 1, records)
+    observe(pool, records)
     with Gate() as gate:
         first = gate.hold(pool)
         second = pool.submit(int)
@@ -74,27 +72,27 @@ def test_waiting_and_running_are_told_apart(pool: AdaptiveExecutor, records: Rec
         first.result(TIMEOUT)
         second.result(TIMEOUT)
     wait_for_idle(pool)
-    (_, longest), (waited, ran) = records.told
+    (_, longest), (waited, ran) = records
     assert longest >= A_MOMENT / 2 and waited >= A_MOMENT / 2 and ran >= 0
 
 
 def test_one_in_many_is_measured(records: Records) -> None:
     with AdaptiveExecutor(2) as pool:
-        seams.observe(pool, 8, records)
+        observe(pool, records, 8)
         for future in [pool.submit(int) for _ in range(8000)]:
             future.result(TIMEOUT)
         wait_for_idle(pool)
     # The gaps are drawn by chance, of 8 on average: 1000 on average, with a deviation of about 18.
-    assert 850 < len(records.told) < 1150
+    assert 850 < len(records) < 1150
 
 
 def test_it_ends(pool: AdaptiveExecutor, records: Records) -> None:
-    seams.observe(pool, 1, records)
+    observe(pool, records)
     pool.submit(int).result(TIMEOUT)
     seams.observe(pool, 0, None)
     pool.submit(int).result(TIMEOUT)
     wait_for_idle(pool)
-    assert len(records.told) == 1
+    assert len(records) == 1
 
 
 def test_an_error_of_the_record_is_logged(pool: AdaptiveExecutor, caplog: pytest.LogCaptureFixture) -> None:
@@ -111,7 +109,7 @@ def test_a_task_that_runs_inside_another_has_waited_for_itself_alone(records: Re
 
         def outer() -> None:
             gate()
-            seams.observe(pool, 1, records)
+            observe(pool, records)
             begun = time.monotonic()
             pool.submit(int).result(TIMEOUT)
             took.append(time.monotonic() - begun)
@@ -121,5 +119,5 @@ def test_a_task_that_runs_inside_another_has_waited_for_itself_alone(records: Re
         assert gate.nobody_begins()
         gate.open()
         future.result(TIMEOUT)
-    ((waited, _),) = records.told
+    ((waited, _),) = records
     assert waited <= took[0]

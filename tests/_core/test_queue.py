@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -151,13 +150,6 @@ def test_caller_runs_is_counted_and_keeps_no_reference() -> None:
         assert (stats.submitted, stats.completed, stats.rejected) == (2, 2, 0)
 
 
-@pytest.fixture
-def overtaken() -> Iterator[Callable[[float], None]]:
-    """Sets for how many seconds a task lets others go first."""
-    with ExitStack() as stack:
-        yield lambda seconds: stack.enter_context(seams.setting(overtaken=seconds))
-
-
 def queue_up(pool: AdaptiveExecutor, order: list[Any], way: str) -> Gate:
     """Occupy the one worker; queue 0 to 2 behind it, and four letters that go first."""
     gate = Gate()
@@ -172,12 +164,9 @@ def queue_up(pool: AdaptiveExecutor, order: list[Any], way: str) -> Gate:
 
 @pytest.mark.parametrize(("way", "letters"), [("lane", "abcd"), ("submit_first", "dcba")])
 @pytest.mark.parametrize("allowed", [0.0, math.inf])
-def test_turns_are_taken_once_the_others_have_waited_too_long(
-    way: str, letters: str, allowed: float, overtaken: Callable[[float], None]
-) -> None:
-    overtaken(allowed)
+def test_turns_are_taken_once_the_others_have_waited_too_long(way: str, letters: str, allowed: float) -> None:
     order: list[Any] = []
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+    with seams.setting(overtaken=allowed), AdaptiveExecutor(1, keep_alive=LONG) as pool:
         queue_up(pool, order, way).open()
         wait_for_idle(pool)
     first, second, third, fourth = letters
@@ -187,10 +176,9 @@ def test_turns_are_taken_once_the_others_have_waited_too_long(
         assert order == [first, 0, second, 1, third, 2, fourth]
 
 
-def test_it_is_the_wait_of_the_oldest_ordinary_task_that_counts(overtaken: Callable[[float], None]) -> None:
-    overtaken(0.02)
+def test_it_is_the_wait_of_the_oldest_ordinary_task_that_counts() -> None:
     order: list[Any] = []
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+    with seams.setting(overtaken=0.02), AdaptiveExecutor(1, keep_alive=LONG) as pool:
         gate = queue_up(pool, order, "lane")
         eventually(lambda: pool.stats().oldest_wait > 0.02)
         # What the timekeeper would do within a tick: the pool's clock goes on.
@@ -200,10 +188,9 @@ def test_it_is_the_wait_of_the_oldest_ordinary_task_that_counts(overtaken: Calla
     assert order == ["a", 0, "b", 1, "c", 2, "d"]
 
 
-def test_a_cancelled_task_takes_no_turn(overtaken: Callable[[float], None]) -> None:
-    overtaken(0.0)
+def test_a_cancelled_task_takes_no_turn() -> None:
     order: list[Any] = []
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate:
+    with seams.setting(overtaken=0.0), AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate:
         gate.hold(pool)
         dropped = [pool.submit(order.append, "dropped") for _ in range(3)]
         for number in range(2):
@@ -216,10 +203,9 @@ def test_a_cancelled_task_takes_no_turn(overtaken: Callable[[float], None]) -> N
     assert order == ["a", 0, "b", 1]
 
 
-def test_calls_with_a_limit_of_their_own_wait_for_nobody(overtaken: Callable[[float], None]) -> None:
-    overtaken(0.0)
+def test_calls_with_a_limit_of_their_own_wait_for_nobody() -> None:
     order: list[Any] = []
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate, Gate() as held:
+    with seams.setting(overtaken=0.0), AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate, Gate() as held:
         gate.hold(pool)
         # Its place is that of a second worker, which comes and takes the first of them.
         seams.lift(pool, held)
@@ -234,10 +220,9 @@ def test_calls_with_a_limit_of_their_own_wait_for_nobody(overtaken: Callable[[fl
 
 
 @pytest.mark.parametrize("way", ["lane", "submit_first"])
-def test_a_flood_without_end_shuts_nobody_out(way: str, overtaken: Callable[[float], None]) -> None:
-    overtaken(0.0)
+def test_a_flood_without_end_shuts_nobody_out(way: str) -> None:
     over = threading.Event()
-    with AdaptiveExecutor(2, keep_alive=LONG) as pool:
+    with seams.setting(overtaken=0.0), AdaptiveExecutor(2, keep_alive=LONG) as pool:
         submit: Callable[..., Any] = pool.submit_first
         if way == "lane":
             submit = pool.lane("flood", limit=8, first=True).submit

@@ -138,14 +138,6 @@ def test_a_traceback_shows_the_task_and_not_the_pools_variables(pool: AdaptiveEx
     assert error.__traceback__.tb_next is None
 
 
-def test_a_failed_task_that_nobody_collects_is_freed(pool: AdaptiveExecutor) -> None:
-    thing = Thing()
-    reference = weakref.ref(thing)
-    pool.submit(fail, thing)
-    del thing
-    gone(reference, pool=pool)
-
-
 @pytest.mark.parametrize("method", ["result", "exception"])
 def test_waits_that_time_out_pile_nothing_up(pool: AdaptiveExecutor, method: str) -> None:
     def wait(times: int) -> None:

@@ -270,34 +270,33 @@ def play(semaphores: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     return play
 
 
-class TestWaiters:
-    def test_they_are_served_in_order_of_arrival(self, kind: Any) -> None:
-        sem = kind(5)
-        for _ in range(5):
-            sem.acquire()
-        threads = [queue_up(sem) for _ in range(5)]
-        for number, thread in enumerate(threads):
-            sem.release()
-            assert thread.join() is True
-            assert [other.over.is_set() for other in threads[number + 1 :]] == [False] * (4 - number)
-        assert (sem._value, waiting(sem)) == (0, 0)
+def test_waiters_are_served_in_order_of_arrival(kind: Any) -> None:
+    sem = kind(5)
+    for _ in range(5):
+        sem.acquire()
+    threads = [queue_up(sem) for _ in range(5)]
+    for number, thread in enumerate(threads):
+        sem.release()
+        assert thread.join() is True
+        assert [other.over.is_set() for other in threads[number + 1 :]] == [False] * (4 - number)
+    assert (sem._value, waiting(sem)) == (0, 0)
 
-    def test_whoever_runs_out_of_time_leaves_the_others_in_their_order(self, semaphores: ModuleType, play: Any) -> None:
-        sem = semaphores.Semaphore(0)
-        first = queue_up(sem)
-        others = []
 
-        def in_vain() -> bool:
-            others.append(queue_up(sem))
-            return False
+def test_whoever_runs_out_of_time_leaves_the_others_in_their_order(semaphores: ModuleType, play: Any) -> None:
+    sem = semaphores.Semaphore(0)
+    threads = [queue_up(sem)]
 
-        play(in_vain)
-        assert sem.acquire(timeout=1) is False
-        assert waiting(sem) == 2
-        for thread in (first, *others):
-            sem.release()
-            assert thread.join() is True
-        assert (sem._value, waiting(sem)) == (0, 0)
+    def in_vain() -> bool:
+        threads.append(queue_up(sem))
+        return False
+
+    play(in_vain)
+    assert sem.acquire(timeout=1) is False
+    assert waiting(sem) == 2
+    for thread in threads:
+        sem.release()
+        assert thread.join() is True
+    assert (sem._value, waiting(sem)) == (0, 0)
 
 
 class TestHandOver:

@@ -132,10 +132,7 @@ async def test_results_over_every_kind_of_iterable(ordered: bool, buffersize: in
         ((double, 17), {}, TypeError, "items must be an iterable or an async iterable, not 17"),
         ((double, [], 3), {}, TypeError, "positional"),
         ((double, []), {"buffersize": 0}, ValueError, "buffersize must be None or > 0, not 0"),
-        ((double, []), {"buffersize": -1}, ValueError, "buffersize must be None or > 0, not -1"),
         ((double, []), {"buffersize": 1.5}, TypeError, "buffersize must be an integer or None, not 1.5"),
-        ((double, []), {"buffersize": True}, TypeError, "buffersize must be an integer or None, not True"),
-        ((double, []), {"buffersize": "3"}, TypeError, "buffersize must be an integer or None, not '3'"),
     ],
 )
 def test_bad_input_is_refused_by_the_call_itself(
@@ -321,60 +318,39 @@ class Held:
 @on_every_loop
 @both_kinds
 @both_orders
-@pytest.mark.parametrize("way", ["break", "error"])
-async def test_left_and_forgotten(kind: str, ordered: bool, way: str) -> None:
-    with Gate() as gate:
-        held = Held(kind, ordered, gate)
-        results, held.results = held.results, None  # type: ignore[assignment]
-        with contextlib.suppress(Boom):
-            async for _ in results:
-                await held.filled()
-                if way == "error":
-                    raise Boom
-                break
-        del results
-        await until(lambda: held.pool.stats().queued == 0)
-        await until(lambda: held.source.closed is (kind == "async"))
-        await held.check()
-
-
-@on_every_loop
-@both_kinds
-@both_orders
-@pytest.mark.parametrize("times", [1, 2])
-async def test_cancelled_while_it_waits_for_a_result(kind: str, ordered: bool, times: int) -> None:
+@pytest.mark.parametrize("way", ["break", "error", "cancelled", "cancelled twice"])
+async def test_left_in_the_middle(kind: str, ordered: bool, way: str) -> None:
     with Gate() as gate:
         held = Held(kind, ordered, gate)
         seen = []
 
         async def consume() -> None:
-            async for value in held.results:
+            results, held.results = held.results, None  # type: ignore[assignment]
+            async for value in results:
                 seen.append(value)
+                if way in ("break", "error"):
+                    await held.filled()
+                if way == "error":
+                    raise Boom
+                if way == "break":
+                    break
 
-        consumer = asyncio.ensure_future(consume())
-        await held.filled()
-        await turns()
-        for _ in range(times):
-            consumer.cancel()
-            await asyncio.sleep(0)
-        with pytest.raises(asyncio.CancelledError):
-            await consumer
+        if way in ("break", "error"):
+            with contextlib.suppress(Boom):
+                await consume()
+        else:
+            consumer = asyncio.ensure_future(consume())
+            await held.filled()
+            await turns()
+            for _ in range(1 + (way == "cancelled twice")):
+                consumer.cancel()
+                await asyncio.sleep(0)
+            with pytest.raises(asyncio.CancelledError):
+                await consumer
         assert seen == [0]
+        await until(lambda: held.pool.stats().queued == 0)
         await until(lambda: held.source.closed is (kind == "async"))
         await held.check()
-
-
-@on_every_loop
-@both_orders
-async def test_cancelled_while_it_waits_for_the_source(ordered: bool) -> None:
-    source = Waiting()
-    async with AdaptiveExecutor(1) as pool:
-        waiting = asyncio.ensure_future(anext(pool.amap(double, source.open(), ordered=ordered)))
-        await until(lambda: source.waits)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert source.closed
 
 
 @on_every_loop
@@ -435,7 +411,8 @@ async def test_an_error_of_the_source_s_clean_up_is_raised() -> None:
 
 
 @on_every_loop
-async def test_a_second_cancellation_leaves_the_source_s_clean_up_alone() -> None:
+@both_orders
+async def test_a_second_cancellation_leaves_the_source_s_clean_up_alone(ordered: bool) -> None:
     go_on = asyncio.Event()
     steps: list[str] = []
 
@@ -449,7 +426,7 @@ async def test_a_second_cancellation_leaves_the_source_s_clean_up_alone() -> Non
             steps.append("ended")
 
     async with AdaptiveExecutor(1) as pool:
-        waiting = asyncio.ensure_future(anext(pool.amap(double, source())))
+        waiting = asyncio.ensure_future(anext(pool.amap(double, source(), ordered=ordered)))
         await turns()
         waiting.cancel()
         await until(lambda: steps == ["begun"])

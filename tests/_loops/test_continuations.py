@@ -97,32 +97,22 @@ async def test_child_tasks_begin() -> None:
 
 
 @on_every_loop
-async def test_a_call_that_never_began_makes_no_difference() -> None:
+@pytest.mark.parametrize("before", ["a call that never began", "a call of another pool"])
+async def test_what_makes_no_difference(before: str) -> None:
     order: list[str] = []
-    async with AdaptiveExecutor(1) as pool:
+    async with AdaptiveExecutor(1) as pool, AdaptiveExecutor(1) as another:
+        if before == "a call of another pool":
+            await another.run(int)
         with Gate() as gate:
             held = await begin(pool, gate)
             gate.await_begun()
             other = await begin(pool, order.append, "other")
-            pool.run(order.append, "cancelled").cancel()
+            if before == "a call that never began":
+                pool.run(order.append, "cancelled").cancel()
             own = pool.run(order.append, "own")
             gate.open()
             await asyncio.gather(held, other, own)
     assert order == ["other", "own"]
-
-
-@on_every_loop
-async def test_pools_are_told_apart() -> None:
-    order: list[str] = []
-    async with AdaptiveExecutor(1) as pool, AdaptiveExecutor(1) as another:
-        await another.run(int)
-        with Gate() as gate:
-            held = await begin(pool, gate)
-            gate.await_begun()
-            calls = [await begin(pool, order.append, "a"), pool.run(order.append, "b")]
-            gate.open()
-            await asyncio.gather(held, *calls)
-    assert order == ["a", "b"]
 
 
 @on_every_loop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -48,16 +49,22 @@ def thread_name() -> str:
     return threading.current_thread().name
 
 
+@pytest.mark.parametrize("early", [False, True])
 def test_the_default_executor_is_made_on_first_use_and_ends_with_the_loop(
-    factory: Callable[..., asyncio.AbstractEventLoop],
+    factory: Callable[..., asyncio.AbstractEventLoop], early: bool
 ) -> None:
-    """What ends with the loop is looked at after its end."""
+    """What ends with the loop is looked at after its end; a loop whose executor was shut down makes no other."""
 
     async def main() -> tuple[str, list[threading.Thread]]:
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(None, threading.current_thread)
         assert type(future) is aio.LoopFuture
-        return library(), [await future, await loop.run_in_executor(None, threading.current_thread)]
+        threads = [await future, await loop.run_in_executor(None, threading.current_thread)]
+        if early:
+            await loop.shutdown_default_executor()
+            with pytest.raises(RuntimeError, match="shutdown"):
+                loop.run_in_executor(None, thread_name)
+        return library(), threads
 
     with asyncio.Runner(loop_factory=factory) as runner:
         name, threads = runner.run(main())
@@ -107,22 +114,12 @@ def test_the_executor_may_be_given_to_the_factory(factory: Callable[..., asyncio
         assert runner.run(main()).startswith("given")
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.submit(abs, 1)
-
-
-def test_what_is_no_pool_is_refused(factory: Callable[..., asyncio.AbstractEventLoop]) -> None:
-    with pytest.raises(TypeError, match="executor must be an AdaptiveExecutor, not 3"):
-        factory(3)
-    with ThreadPoolExecutor(1) as other, pytest.raises(TypeError, match="executor must be an AdaptiveExecutor"):
-        factory(other)
-
-
-@on_our_loops
-async def test_a_loop_whose_default_executor_was_shut_down_makes_no_other() -> None:
-    loop = asyncio.get_running_loop()
-    await asyncio.to_thread(thread_name)
-    await loop.shutdown_default_executor()
-    with pytest.raises(RuntimeError, match="shutdown"):
-        loop.run_in_executor(None, thread_name)
+    with ThreadPoolExecutor(1) as other:
+        for no_pool in (3, other):
+            with pytest.raises(
+                TypeError, match=f"executor must be an AdaptiveExecutor, not {re.escape(repr(no_pool))}"
+            ):
+                factory(no_pool)
 
 
 def test_a_closed_loop_refuses(factory: Callable[..., asyncio.AbstractEventLoop]) -> None:

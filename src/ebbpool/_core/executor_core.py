@@ -1,5 +1,3 @@
-# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
-# cython: nonecheck=True, auto_pickle=False
 """The base class of executors, which every task passes: it queues calls for `submit`, `run` and `submit_later`."""
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ else:
         from ebbpool._core import uncompiled as cython
 if not cython.compiled:
     # For compiled code executor_core_c.pxd declares these.
-    from ebbpool._core.future import _EMPTY, _NOBODY, FutureCore, _bare, _Future, _here
+    from ebbpool._core.future import _EMPTY, _NOBODY, FutureCore, _bare, _Future
     from ebbpool._core.lane import LaneCore
     from ebbpool._core.loop_calls import LoopCall, Mailbox, goes_on
     from ebbpool._core.pool import Pool
@@ -95,8 +93,7 @@ class ExecutorCore:
 
     def _runs_here(self) -> bool:
         """Return whether the calling thread runs a task of this pool."""
-        worker = _here.worker
-        return worker is not None and worker.pool is self._pool
+        return self._pool.runs_here()
 
     @cython.nonecheck(False)
     @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)

@@ -1,6 +1,6 @@
 # C types for executor_core.py, which Cython compiles as ebbpool._core.executor_core_c.
 cimport cython
-from ebbpool._core.future_c cimport FutureCore, _bare, _EMPTY, _Future, _here, _NOBODY, breathe
+from ebbpool._core.future_c cimport FutureCore, _bare, _EMPTY, _Future, _NOBODY, breathe
 from ebbpool._core.lane_c cimport LaneCore
 from ebbpool._core.loop_calls_c cimport LoopCall, Mailbox, goes_on
 from ebbpool._core.native_c cimport PENDING

@@ -1,15 +1,8 @@
-# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
-# cython: nonecheck=True, auto_pickle=False
-"""The future: its states, who waits for it, and its end.
-
-This file runs as it stands and is also compiled, typed from ``future_c.pxd``, as the other files of the core are. The
-types of the core form a circle: a future knows its pool and its lane, and they know their futures.
-"""
+"""The future: its states, who waits for it, and its end."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import sys
 import threading
 from _thread import LockType, allocate_lock
 from concurrent.futures import CancelledError, InvalidStateError
@@ -25,7 +18,7 @@ else:
         from ebbpool._core import uncompiled as cython
 if not cython.compiled:
     # For compiled code future_c.pxd declares these.
-    from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, enter, fence, leave, slotted
+    from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, fence, slotted
 
     if TYPE_CHECKING:
         from ebbpool._core.lane import LaneCore
@@ -33,6 +26,7 @@ if not cython.compiled:
 
 from ebbpool._checks import no_copy
 from ebbpool._core.scope import Scope
+from ebbpool._core.waits import Observers, runs_loop
 from ebbpool._errors import QueueTimeout
 
 if TYPE_CHECKING:
@@ -74,17 +68,16 @@ class FutureCore:
 
     Attributes:
         _held: Whether it is pending and not in the pool's queue.
+        _marked: Whether its call has the mark of a pool that has one.
         _queued_at: When it was queued, in the pool or, while it is held, in its lane (monotonic seconds).
-        _lane: The lane it was submitted to, or None.
         _args: The positional arguments of the call; in compiled code a single one may be here itself: see `_packed`.
         _kwargs: The keyword arguments, or None; True where `_args` is the only argument itself.
         _not_run: What is called if its call is not made, or raises; or None.
         _latest: When it has to begin at the latest (monotonic seconds); 0 if there is no limit.
-        _scope: What may end it early, once that was asked for; or None.
+        _abandoned: Of a `LoopCall` that runs, since when nobody waits for it (monotonic seconds); 0 if somebody may.
         _executor: Of a delayed call, its executor, which it keeps alive until it is done, and then tells; or None. So
             the last reference to an executor is dropped in a worker, or by the thread that cancels, and not in the
             timekeeper's thread.
-        _looped: Whether it is a `LoopCall`.
     """
 
     _looped: bool
@@ -102,6 +95,7 @@ class FutureCore:
         self._args: Any = None
         self._kwargs: Any = None
         self._held: bool = False
+        self._marked: bool = False
         self._queued_at: float = 0.0
         self._audience: list[Any] | None = None
         self._cond: threading.Condition | None = None
@@ -109,6 +103,7 @@ class FutureCore:
         self._lane: LaneCore | None = None
         self._not_run: Callable[[Any], object] | None = None
         self._latest: float = 0.0
+        self._abandoned: float = 0.0
         self._scope: Scope | None = None
         self._executor: Any = None
 
@@ -125,7 +120,7 @@ class FutureCore:
         if not self._conclude(PENDING, PENDING, wanted, None, None):
             if self._code == RUNNING:
                 # A callback might block the loop that runs in this thread.
-                self._ensure_scope().cancel(self._pool.call_soon if _runs_loop() else None)
+                self._ensure_scope().cancel(self._pool.call_soon if runs_loop() else None)
             return self.cancelled()
         self._forget()
         self._pool.sweep(self)
@@ -133,14 +128,12 @@ class FutureCore:
 
     def _ensure_scope(self) -> Scope:
         """Return what may end the call early; made if there is none yet."""
-        if self._scope is not None:
-            return self._scope
-        fresh = Scope()
-        with self._pool.mutex:
-            if self._scope is None:
-                self._scope = fresh
-            scope = self._scope
-        return scope
+        if self._scope is None:
+            fresh = Scope()
+            with self._pool.mutex:
+                if self._scope is None:
+                    self._scope = fresh
+        return self._scope
 
     def limit(self, scope: Scope) -> None:
         """Give a call that is not queued yet a limit of its wait, or a deadline."""
@@ -154,10 +147,6 @@ class FutureCore:
     def _unwanted(self) -> bool:
         """Return whether nobody waits for the outcome any more."""
         return False
-
-    def _abandoned_since(self) -> float:
-        """Return since when nobody waits for the call, which runs (monotonic seconds); 0 if somebody may."""
-        return 0.0
 
     def cancelled(self) -> bool:
         """Return whether the call was cancelled."""
@@ -348,29 +337,6 @@ class FutureCore:
         """
         return (self._args,) if self._kwargs is True else self._args
 
-    def perform(self) -> None:
-        """Run the call, which is on no queue, in this thread."""
-        fn, args, kwargs = self._fn, self._packed(), self._kwargs
-        self._code = RUNNING
-        value = error = None
-        context = self._given_context(True)
-        if cython.compiled and context is not None:
-            enter(context)
-        try:
-            value = fn(*args, **kwargs) if type(kwargs) is dict else fn(*args)  # type: ignore[misc]  # it was pending
-        except BaseException as caught:
-            error = _trimmed(caught)
-        if cython.compiled and context is not None:
-            leave(context)
-        self._drop_call()
-        fn = args = kwargs = None
-        with self._pool.mutex:
-            self._pool.taken += 1
-            if error is not None:
-                self._pool.failed += 1
-        self._conclude(RUNNING, RUNNING, FINISHED, value, error)
-        value = error = None
-
     def reject(self, error: BaseException) -> bool:
         """Fail a task that no worker will run, if it is still pending; return whether it was."""
         fails = self._conclude(PENDING, PENDING, FINISHED, None, error)
@@ -465,7 +431,7 @@ class FutureCore:
             if told:
                 return
             if _here.worker is not None:
-                told = wait_counted(self._pool, waiter.acquire, True, limit)
+                told = self._pool.wait_counted(waiter.acquire, True, limit)
             elif timeout is None:
                 told = waiter.acquire()
             else:
@@ -498,7 +464,7 @@ class FutureCore:
 
     @property
     def _waiters(self) -> list[Any]:
-        fresh = Observers(self)
+        fresh = Observers(self._pool)
         with self._pool.mutex:
             if self._observers is None:
                 self._observers = fresh
@@ -550,73 +516,7 @@ _bare: Any = FutureCore.__new__
 """Makes a future in plain code. Looked up once, because the interpreter does not speed up the look-up of `__new__`."""
 
 
-def wait_counted(pool: Pool, wait: Callable[..., Any], *args: Any) -> Any:
-    """Return `wait(*args)`; if the calling thread is a worker of `pool`, it counts as blocked meanwhile."""
-    worker = _here.worker
-    if worker is None or worker.pool is not pool:
-        return wait(*args)
-    pool.block(worker)
-    try:
-        return wait(*args)
-    finally:
-        pool.unblock(worker)
-
-
-class Observers(list[Any]):
-    """A future's waiters as `concurrent.futures.wait` and `as_completed` install them.
-
-    Where a worker is about to wait for a future of its own pool, or a thread that must not wait, its event is replaced.
-    """
-
-    @cython.locals(future=FutureCore)
-    def __init__(self, future: FutureCore) -> None:
-        super().__init__()
-        self._pool = future._pool
-
-    def append(self, waiter: Any) -> None:
-        worker = _here.worker
-        minded = (worker is not None and worker.pool is self._pool) or self._pool.forbids() is not None
-        if minded and getattr(waiter.event, "pool", None) is not self._pool:
-            waiter.event = _PoolEvent(waiter.event, self._pool)
-        super().append(waiter)
-
-
-class _PoolEvent:
-    """The event of a waiter, whose wait counts a worker as blocked and is an error where a thread must not wait."""
-
-    def __init__(self, event: threading.Event, pool: Pool) -> None:
-        self.pool = pool
-        self.set = event.set
-        self.clear = event.clear
-        self.is_set = event.is_set
-        self._wait = event.wait
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if not self.is_set() and (timeout is None or timeout > 0):
-            reason = self.pool.forbids()
-            if reason is not None:
-                raise RuntimeError(f"cannot wait for futures here: {reason}")
-        told: bool = wait_counted(self.pool, self._wait, None if timeout is None else max(0.0, timeout))
-        return told
-
-
 def _trimmed(error: BaseException) -> BaseException:
     # Without the worker's own frame, by which the error would keep alive whatever the worker does next.
     trace = error.__traceback__
     return error if trace is None else error.with_traceback(trace.tb_next)
-
-
-def _runs_loop() -> bool:
-    """Return whether an asyncio loop runs in the calling thread."""
-    events: Any = sys.modules.get("asyncio.events")
-    return events is not None and events._get_running_loop() is not None
-
-
-def keep_time(keeps: bool = True) -> None:
-    """Set whether the calling thread is the timekeeper's, which must not wait for any pool."""
-    _here.keeps_time = keeps
-
-
-def current_worker() -> Any:
-    """Return the calling thread's `Worker`, or None."""
-    return _here.worker

@@ -1,5 +1,5 @@
 # C types for future.py, which Cython compiles as ebbpool._core.future_c.
-from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, awaited, enter, fence, leave
+from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, awaited, fence
 
 # Before the imports that form a circle: what the others of the circle import from here. Types are known in any order.
 cdef tuple STATES, DESCRIPTIONS, _EMPTY
@@ -24,8 +24,8 @@ cdef class FutureCore:
     cdef int _code
     cdef public object _result, _exception
     cdef object _fn, _args, _kwargs, _cond, _observers, _not_run, _scope, _executor
-    cdef bint _held, _looped
-    cdef double _queued_at, _latest
+    cdef bint _held, _looped, _marked
+    cdef double _queued_at, _latest, _abandoned
     cdef Pool _pool
     cdef list _audience
     cdef LaneCore _lane
@@ -40,7 +40,6 @@ cdef class FutureCore:
     cdef _ignore(self, object waiter)
     cpdef _ensure_scope(self)
     cpdef limit(self, object scope)
-    cdef double _abandoned_since(self) except -1
     cdef _forget(self)
     cdef _drop_call(self)
     cdef object _packed(self)

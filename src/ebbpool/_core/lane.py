@@ -1,5 +1,3 @@
-# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
-# cython: nonecheck=True, auto_pickle=False
 """A lane: a limit on how many of its tasks run at a time (a bulkhead)."""
 
 from __future__ import annotations
@@ -126,7 +124,8 @@ class LaneCore:
                     if future._lane is self:
                         running += 1
                 # Those in the queue are older than those in the backlog, and both keep their order.
-                line = self.pool.queue if self.admitted > running else self.backlog
+                queue = self.pool.front if self.first else self.pool.queue
+                line = queue if self.admitted > running else self.backlog
                 for future in islice(line, SEARCHED):
                     oldest = now - future._queued_at
                     if future._lane is self and future._code == PENDING:

@@ -1,5 +1,3 @@
-# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
-# cython: nonecheck=True, auto_pickle=False
 """A call from an event loop, whether it goes on with an earlier one, and the mailbox that delivers its outcome."""
 
 from __future__ import annotations
@@ -113,23 +111,23 @@ class LoopCall(FutureCore):
 
     Attributes:
         _visit: What is to be told when the call begins.
-        _abandoned: Since when nobody waits for the call, which runs (monotonic seconds); 0 if that is not so.
     """
 
     _mailbox: Mailbox
     _ticket: Any
     _context: Context | None
     _visit: Visit | None
-    _abandoned: float
 
-    __slots__ = ("_abandoned", "_context", "_mailbox", "_ticket", "_visit")
+    __slots__ = ("_context", "_mailbox", "_ticket", "_visit")
 
     def _tell(self, audience: list[Any]) -> None:
         self._mailbox.post(self)
 
     def _given_context(self, taken: bool) -> Context | None:
-        if taken:
-            self._begins()
+        if taken and self._visit is not None:
+            self._visit.begun = True
+            # Breaks a cycle: what the task has called before refers to its last call.
+            self._visit = None
         if not cython.compiled:
             # Here the context is a part of the call.
             return None
@@ -137,12 +135,6 @@ class LoopCall(FutureCore):
         if taken:
             self._context = None
         return context
-
-    def _begins(self) -> None:
-        if self._visit is not None:
-            self._visit.begun = True
-            # Breaks a cycle: what the task has called before refers to its last call.
-            self._visit = None
 
     def _drop_call(self) -> None:
         FutureCore._drop_call(self)
@@ -184,9 +176,6 @@ class LoopCall(FutureCore):
             self._ensure_scope().cancel(pool.call_soon)
         return self._code == NOTIFIED
 
-    def _abandoned_since(self) -> float:
-        return self._abandoned
-
     def abandon(self) -> None:
         """Note that nobody waits for the outcome any more."""
         self._abandoned = monotonic()
@@ -226,22 +215,19 @@ class Mailbox:
         task: Returns the task of the loop that runs, in its thread.
 
     Attributes:
-        arrived: Finished calls, left by workers.
         due: Calls that the next callback delivers; only the loop's thread touches it.
         ringing: Whether a callback of this mailbox is on the loop, or about to be.
         rung: When the loop was last woken, or was given another callback of the mailbox (monotonic seconds).
         patience: How long the loop may take to come until a worker naps; 0 while it is not waited for.
-        stint_begun: When the present stint of delivering began (monotonic seconds).
-        stint_spent: The loop's own processor time then.
+        stint_begun: When the present stint of delivering began (monotonic seconds); `stint_spent` is the loop's own
+            processor time then.
         portion: How many results the next callback delivers: as many as take a `SLICE`, by what the last ones took.
         delivered: How many the last callback delivered; 0 if it was not one of the same batch.
         spent: The loop's own processor time when that callback began.
         lags: How often the loop took how long to come, in each of the last spells; see `LAGS`.
         most: The longest that it took, in each of these spells (seconds).
-        spell: The place of the present spell among them.
-        first: The first of its buckets.
-        longest: What `most` has for it.
-        turn: When the next spell begins (monotonic seconds).
+        spell: The place of the present spell among them; `first` is the first of its buckets, `longest` what `most` has
+            for it, and `turn` when the next one begins (monotonic seconds).
     """
 
     def __init__(

@@ -31,9 +31,6 @@ cdef class LoopCall(FutureCore):
     cdef Mailbox _mailbox
     cdef object _ticket, _context
     cdef Visit _visit
-    cdef double _abandoned
-
-    cdef _begins(self)
 
     cpdef deliver(self)
 

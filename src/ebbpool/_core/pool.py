@@ -1,5 +1,3 @@
-# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
-# cython: nonecheck=True, auto_pickle=False
 """The pool: its mutex, its queue, its parked workers, and who may run.
 
 One mutex per pool guards the queue, the stack of parked workers and every state change of the pool's futures. Two rules
@@ -21,10 +19,8 @@ from _thread import LockType, allocate_lock
 from collections import deque
 from concurrent.futures import thread
 from concurrent.futures._base import LOGGER
-from contextvars import Context
-from functools import partial
 from itertools import islice
-from types import BuiltinMethodType, MethodType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ebbpool._core.scope import Scope
@@ -54,7 +50,7 @@ if not cython.compiled:
         let_collector,
         slotted,
     )
-    from ebbpool._core.worker import Probe, Worker, gap
+    from ebbpool._core.worker import Worker, gap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,8 +73,6 @@ COMPACT = 64
 """A queue with at least so many dead futures is looked through for them."""
 OVERTAKEN = 0.1
 """Seconds for which tasks that go first may hold up the others; from then on the two kinds take turns."""
-TURNS = 256
-"""With up to so many tasks that go first, every other task that is taken is one they overtook; with more, fewer are."""
 RESERVE = 16
 """For so many workers of the ceiling there may be one more, for calls that go on with something ..."""
 UTMOST = 4
@@ -104,11 +98,8 @@ class Snapshot(NamedTuple):
 
     Attributes:
         may_grow: Whether another worker may be started.
-        queued: How many tasks wait.
         taken: How many tasks have been taken off the queue so far.
-        workers: How many workers there are.
-        starting: How many of them have not begun to work.
-        idle: How many of them have nothing to do.
+        starting: How many of the workers have not begun to work.
         blocked: How many of them wait for this very pool.
         ahead: How many of the tasks that wait go first, if some of them go on with something.
     """
@@ -129,7 +120,6 @@ class Task(NamedTuple):
     Attributes:
         since: When it was taken, sent away or queued (monotonic seconds).
         thread: The thread of its worker; None if it is away, or waits.
-        lane: Its lane, if it runs and has one.
         blocked: Whether it waits for a future of this very pool.
         abandoned: Since when nobody waits for it (monotonic seconds); 0 if somebody may.
         call: What is called, and its arguments; None for each where that was not asked for, or is over.
@@ -144,14 +134,7 @@ class Task(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What a pool does at one moment.
-
-    Attributes:
-        running: The tasks that run, and then those that are away.
-        oldest: The one that has waited longest, or None.
-        threads: The thread of every worker.
-        counts: The figures of `PoolStats`.
-    """
+    """What a pool does at one moment: the tasks that run, and then those that are away; the figures of `PoolStats`."""
 
     running: list[Task]
     oldest: Task | None
@@ -172,33 +155,6 @@ def _call_of(future: FutureCore, known: bool) -> tuple[Any, Any]:
     return future._fn if known else None, args
 
 
-def _is_marked(future: FutureCore, mark: type) -> bool:
-    """Return whether a call is that of an object of the type `mark`, in partials and contexts; runs no foreign code."""
-    fn: Any = future._fn
-    args: Any = future._args
-    alone = future._kwargs is True
-    place = 0
-    while True:
-        kind = type(fn)
-        if kind is mark:
-            return True
-        if kind is partial:
-            if fn.args:
-                args = fn.args
-                alone = False
-                place = 0
-            fn = fn.func
-        elif kind is Probe:
-            fn = fn.fn
-        elif (kind is BuiltinMethodType or kind is MethodType) and type(fn.__self__) is Context:
-            if args is None or place >= (1 if alone else len(args)):
-                return False
-            fn = args if alone else args[place]
-            place += 1
-        else:
-            return False
-
-
 class Pool:
     """What an executor and its workers share: the queue, the parked workers and the counts.
 
@@ -210,23 +166,19 @@ class Pool:
         at_ceiling: Whether the pool may not grow; the timekeeper looks rarely then, and is called anew once it may.
         clock: Monotonic seconds, updated by `_arrange`, by workers that wake up and by the timekeeper: right to about a
             tick while tasks wait, and when a worker wakes up. A clock call per task would be a tenth of its cost.
-        dead: How many futures in the queue are done already: cancelled, or failed by `reject`.
-        ahead: How many futures at the head of the queue have overtaken the others.
-        urgent: Whether some of these go on with something, unless `ahead` is 0; see `ExecutorCore.offload`.
+        dead: How many futures in `front` and `queue` are done already: cancelled, or failed by `reject`.
+        front: Futures that have overtaken those in `queue`.
+        urgent: Whether some of these go on with something, unless there are none; see `ExecutorCore.offload`.
         firsts: How many workers have a task in hand that has overtaken others.
-        max_wait: For how many seconds tasks may wait; 0 for ever.
-        timed: Whether tasks wait that may do so for a limited time only.
-        backlogs: The lanes that hold such tasks.
+        passed: Whether one that goes first was taken since the last turn of one that they overtook.
+        timed: Whether tasks wait that may do so for a limited time only; `backlogs` are the lanes that hold such tasks.
         sought: When all that waits is looked through for those that have waited for too long (monotonic seconds).
         stale: Since when the oldest task has waited for too long at every look (monotonic seconds); 0 if it has not.
         turned: How many tasks had been taken when one that may wait for longer last had its turn.
-        expired: Tasks that have waited for too long, and failed because of that.
-        passed: How many tasks that go first were taken since one that they overtook was last taken.
         seekers: What waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
         promised: The locks of submitters that have been woken, and have not yet taken the place kept for them.
-        ceiling: The most workers that the settings allow.
-        lent: How many workers beyond `ceiling` there may be, one for each task of a lane that lifts the ceiling.
-        max_workers: The most there may be: `ceiling` and `lent`.
+        ceiling: The most workers that the settings allow; `max_workers` are these and the `lent` ones beyond it, one
+            for each task of a lane that lifts the ceiling.
         beyond: How many more there may be for calls that go on with something: a share of `ceiling`, and more while
             these get no thread for too long.
         surplus: Workers that should leave as soon as they have no task in hand.
@@ -235,17 +187,13 @@ class Pool:
         held: Whether a worker has to look closer before it takes another task: some are surplus or held back.
         crowd: More workers than these are looked at although no task waits: they may all compute.
         minded: Whether the timekeeper looks at them; it has to be called all the same once a task waits.
-        taken: Tasks taken off the queue so far.
-        wrapping: Whether calls are wrapped before they are queued: tasks run in their submitter's context, or some are
-            measured.
-        every: One task out of how many is measured, on average; 0 for none.
-        record: What is told of the tasks that are measured; see `observe`.
+        wrapping: Whether calls are wrapped before they are queued: tasks run in their submitter's context, or one out
+            of `every` is measured, and told to `record`; see `observe`.
         skip: How many tasks come before the next that is measured. Threads that submit at once may miscount.
         turned_away: Whether a task has found the queue full since the timekeeper last looked.
         away: The tasks that another executor runs, and since when (monotonic seconds). They count as running.
-        spilled: Tasks that have been taken off the queue to run there so far.
-        returned: Tasks of these that have come back so far.
-        mark: The type of what is called by tasks that may run elsewhere; None where none may.
+        spilled: Tasks that have been taken off the queue to run there so far; `returned` ones have come back.
+        mark: Tells of a call, its arguments and keyword arguments, whether it may run elsewhere; None where none may.
         marked: Such tasks in the queue, oldest first.
     """
 
@@ -255,7 +203,7 @@ class Pool:
             self.mutex: Any = threading.RLock()
         # A weak reference, so that there is no cycle: executor and threads hold the crew, the crew holds the pool.
         self.crew: Callable[[], ThreadStarter | None] = (lambda: None) if crew is None else weakref.ref(crew)
-        self.mark: type | None = None
+        self.mark: Callable[[Any, Any, Any], bool] | None = None
         self.record: Callable[[float, float], object] | None = None
         self.clock: float = 0.0
         self.patience: float = 10.0
@@ -270,7 +218,7 @@ class Pool:
         self.every: int = 0
         self.skip: int = 0
         self.surplus: int = 0
-        self.passed: int = 0
+        self.passed: bool = False
         self.taken: int = 0
         self.failed: int = 0
         self.cancelled: int = 0
@@ -293,6 +241,7 @@ class Pool:
     def _begin(self, workers: list[Worker]) -> None:
         """Start without a task, and with the workers that there are."""
         self.workers: list[Worker] = workers
+        self.front: deque[FutureCore] = deque()
         self.queue: deque[FutureCore] = deque()
         self.enqueue: Callable[[FutureCore], None] = self.queue.append
         self.oldest_first: Callable[[], FutureCore] = self.queue.popleft
@@ -315,7 +264,6 @@ class Pool:
         self.blocked: int = 0
         self.lent: int = 0
         self.dead: int = 0
-        self.ahead: int = 0
         self.firsts: int = 0
         self.searching: bool = False
         self.covered: bool = False
@@ -401,6 +349,10 @@ class Pool:
         wait = lane.max_wait if lane is not None and lane.max_wait > 0.0 else self.max_wait
         if wait > 0.0 and future._latest == 0.0:
             future.limit(Scope(wait))
+        if self.mark is not None:
+            # Of a plain function it is known without a call.
+            kwargs = None if future._kwargs is True else future._kwargs
+            future._marked = type(future._fn) is not FunctionType and self.mark(future._fn, future._packed(), kwargs)
         with self.mutex:
             if waiter is not None and waiter in self.promised:
                 self.promised.remove(waiter)
@@ -449,19 +401,15 @@ class Pool:
         future._queued_at = self.clock
         if future._latest > 0.0:
             self.timed = True
-        if self.mark is not None and _is_marked(future, self.mark):
+        if self.mark is not None and future._marked:
             self.marked[future] = None
         if not first:
             self.enqueue(future)
-            return
-        if future._lane is None and not future._looped:
-            self.queue.appendleft(future)
-        elif self.ahead == len(self.queue):
-            self.enqueue(future)
+        elif future._lane is None and not future._looped:
+            self.front.appendleft(future)
         else:
             # Tasks of a lane keep their order, and so do those of event loops.
-            self.queue.insert(self.ahead, future)
-        self.ahead += 1
+            self.front.append(future)
 
     def _keep_time(self, lane: LaneCore) -> str | None:
         """Under the mutex: have the timekeeper look for tasks of `lane` that wait there for too long; return an errand.
@@ -484,30 +432,21 @@ class Pool:
         Once the oldest overtaken task has waited for `OVERTAKEN`, overtaken tasks and those that go first take turns.
         There are no turns while the pool has `lent` places: all other tasks may wait for the calls that have them.
         """
-        # Taking a task out of the middle costs time in proportion to those before it, so with many it is done rarely.
-        if (
-            self.passed > 0
-            and self.passed * TURNS >= self.ahead
-            and self.lent == 0
-            and self.ahead < len(self.queue)
-            and self._has_place(0)
-        ):
-            oldest, first = self.queue[self.ahead], self.queue[0]
+        if self.passed and self.queue and self.lent == 0 and self._has_place(0):
+            oldest, first = self.queue[0], self.front[0]
             # Calls of one task of a loop keep their order: what came later has not been overtaken.
             later = oldest._looped and first._looped and oldest._queued_at >= first._queued_at
             if not later and self.clock - oldest._queued_at >= OVERTAKEN:
-                del self.queue[self.ahead]
                 # A cancelled task does not use up the turn.
-                if oldest._code == PENDING:
-                    self.passed = 0
-                return oldest
-        self.passed += 1
-        self.ahead -= 1
-        if self.ahead == 0:
-            self.urgent = False
+                self.passed = oldest._code != PENDING
+                return self.queue.popleft()
+        self.passed = True
         worker.first = True
         self.firsts += 1
-        return self.queue.popleft()
+        first = self.front.popleft()
+        if not self.front:
+            self.urgent = False
+        return first
 
     def _make_room(self) -> None:
         """Under the mutex: give free places in the queue to the seekers that have waited longest."""
@@ -601,11 +540,11 @@ class Pool:
 
     def _most(self) -> int:
         """Return how many workers there may be that are not blocked."""
-        return self.max_workers + self.beyond if self.urgent and self.ahead > 0 else self.max_workers
+        return self.max_workers + self.beyond if self.urgent and self.front else self.max_workers
 
     def _wants_more(self) -> bool:
         """Return whether a call that goes on with something waits at the ceiling, and there may be a worker for it."""
-        return self.urgent and self.ahead > 0 and self.max_workers <= self.headcount - self.blocked < self._most()
+        return self.max_workers <= self.headcount - self.blocked < self._most()
 
     def _staff(self) -> str | None:
         """Under the mutex: do what `_arrange` does if tasks wait."""
@@ -651,7 +590,9 @@ class Pool:
 
     def _has_room(self, more: int) -> bool:
         """Return whether a task may be taken by a worker: the calling one, or a parked one that is one `more`."""
-        return not self.held or (self._engaged() + more <= self.allowed and (self.ahead > 0 or self._has_place(more)))
+        if not self.held:
+            return True
+        return self._engaged() + more <= self.allowed and (len(self.front) > 0 or self._has_place(more))
 
     def admit(self, allowed: int) -> None:
         """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end.
@@ -738,7 +679,7 @@ class Pool:
             raise
 
     def _waiting(self) -> int:
-        return len(self.queue) - self.dead
+        return len(self.front) + len(self.queue) - self.dead
 
     def _lacks_spare(self) -> bool:
         return len(self.parked) + self.starting < self.min_spare_workers and not self.closed
@@ -746,8 +687,8 @@ class Pool:
     def _special(self) -> None:
         self.special = self.closed or self.broken or self.max_queue >= 0 or self.mark is not None or self.max_wait > 0.0
 
-    def look_for(self, mark: type) -> None:
-        """Keep the tasks from now on that call an object of this type, for `take_marked`."""
+    def look_for(self, mark: Callable[[Any, Any, Any], bool]) -> None:
+        """Keep the tasks from now on for `take_marked` whose call, arguments and keyword arguments have the `mark`."""
         with self.mutex:
             self.mark = mark
             self._special()
@@ -819,9 +760,7 @@ class Pool:
             if future in self.seekers:
                 self.seekers.remove(future)
             return
-        if self.ahead and self.queue.index(future) < self.ahead:
-            self.ahead -= 1
-        self.queue.remove(future)
+        (self.front if future in self.front else self.queue).remove(future)
         self.marked.pop(future, None)
         future._held = True
         if future._lane is not None:
@@ -948,36 +887,45 @@ class Pool:
     def _compact(self, lane: LaneCore | None) -> None:
         # Made before the mutex is taken: that may run the garbage collector. A task that came back may be in the queue
         # twice; it keeps its first place.
-        kept: dict[FutureCore, None] = {}
+        kept: set[FutureCore] = set()
         trash: list[FutureCore] = []
-        ahead = 0
         with self.mutex:
             collects = hold_collector()
             try:
-                line = self.queue if lane is None else lane.backlog
+                lines = [self.front, self.queue] if lane is None else [lane.backlog]
                 dead = self.dead if lane is None else lane.dead
-                if dead < COMPACT or dead * 2 < len(line):
+                if dead < COMPACT or dead * 2 < sum(map(len, lines)):
                     return
-                for place in range(len(line)):
-                    future = line.popleft()
-                    if future._code == PENDING:
-                        kept[future] = None
-                    else:
-                        trash.append(future)
-                    if place < self.ahead:
-                        ahead = len(kept)
-                line.extend(kept)
-                if lane is not None:
-                    lane.dead = 0
-                else:
+                for line in lines:
+                    for _ in range(len(line)):
+                        future = line.popleft()
+                        if future._code == PENDING and future not in kept:
+                            kept.add(future)
+                            line.append(future)
+                        else:
+                            trash.append(future)
+                if lane is None:
                     self.dead = 0
-                    self.ahead = ahead
+                else:
+                    lane.dead = 0
             finally:
                 let_collector(collects)
 
-    @cython.locals(worker=Worker)
-    def block(self, worker: Worker) -> None:
-        """Count `worker`, which calls this, as blocked while it waits for its own pool; another may take its place."""
+    def runs_here(self) -> bool:
+        """Return whether the calling thread is one of the workers."""
+        worker = _here.worker
+        return worker is not None and worker.pool is self
+
+    @cython.locals(worker=Worker, leaver=Worker)
+    def wait_counted(self, wait: Callable[..., Any], *args: Any) -> Any:
+        """Return `wait(*args)`; a worker that calls this counts as blocked meanwhile, and another may take its place.
+
+        A worker that is one too many afterwards leaves when it has no task in hand.
+        """
+        if not self.runs_here():
+            return wait(*args)
+        worker = _here.worker
+        leaver = None
         if not cython.compiled:
             _leave_room(ROOM)
         with self.mutex:
@@ -986,21 +934,19 @@ class Pool:
             self._measure()
             self._uncover()
             errand = self._staff()
-        self._run(errand, None)
-
-    @cython.locals(worker=Worker, leaver=Worker)
-    def unblock(self, worker: Worker) -> None:
-        """Count `worker` as going on; a surplus worker leaves when it has no task in hand."""
-        leaver = None
-        with self.mutex:
-            worker.waits -= 1
-            self.blocked -= 1
-            self._measure()
-            if self.surplus > 0 and self.parked:
-                leaver = self.parked.pop(0)
-                self._unpark(leaver)
-        if leaver is not None:
-            leaver.bell.release()
+        try:
+            self._run(errand, None)
+            return wait(*args)
+        finally:
+            with self.mutex:
+                worker.waits -= 1
+                self.blocked -= 1
+                self._measure()
+                if self.surplus > 0 and self.parked:
+                    leaver = self.parked.pop(0)
+                    self._unpark(leaver)
+            if leaver is not None:
+                leaver.bell.release()
 
     def seek(self, waiter: LockType, again: bool) -> bool:
         """Add a submitter to the seekers, at their head if it waits `again`; return False if there is room."""
@@ -1044,10 +990,8 @@ class Pool:
         found: list[FutureCore] = []
         if now < self.sought:
             return found
-        self.sought = now + LOOKS + LOOK * len(self.queue)
-        lines: list[Any] = [self.queue, self.seekers]
-        for lane in self.backlogs:
-            lines.append(lane.backlog)
+        self.sought = now + LOOKS + LOOK * self._waiting()
+        lines: list[Any] = [self.front, self.queue, self.seekers, *[lane.backlog for lane in self.backlogs]]
         for line in lines:
             for each in line:
                 if type(each) is not LockType:
@@ -1056,7 +1000,7 @@ class Pool:
                         found.append(future)
         trash.append(self.backlogs)
         self.backlogs = [lane for lane in self.backlogs if lane.backlog]
-        self.timed = len(self.queue) > 0 or len(self.seekers) > 0
+        self.timed = self._waiting() > 0 or len(self.seekers) > 0
         return found
 
     def _choose_end(self, now: float) -> None:
@@ -1065,7 +1009,7 @@ class Pool:
         The one who asked for the oldest has left by then, or is about to. CoDel's sign of a standing queue, and what
         Facebook's servers do then.
         """
-        waited = now - self._oldest()._queued_at if self.queue and self.max_wait > 0.0 else 0.0
+        waited = now - self._oldest()._queued_at if self._waiting() > 0 and self.max_wait > 0.0 else 0.0
         if waited <= STALE * self.max_wait:
             self.stale = 0.0
             self.dequeue = self.oldest_first
@@ -1073,7 +1017,7 @@ class Pool:
             self.stale = now
         elif self.stands(now):
             self.dequeue = self.queue.pop
-            if self.ahead == 0 and self.taken - self.turned >= TURN and waited > self.max_wait + LOOKS:
+            if not self.front and self.taken - self.turned >= TURN and waited > self.max_wait + LOOKS:
                 # It may wait for longer than `max_wait`, or had failed by now: its turn, or newer ones overtake it all.
                 self.turned = self.taken
                 self.queue.rotate(-1)
@@ -1168,7 +1112,7 @@ class Pool:
         with self.mutex:
             collects = hold_collector()
             try:
-                queued = list(self.queue)
+                queued = [*self.front, *self.queue]
                 for worker in self.workers:
                     if worker.current is not None:
                         running.append(worker.current)
@@ -1261,14 +1205,13 @@ class Pool:
 
     @cython.locals(head=FutureCore)
     def _trim(self, trash: list[FutureCore]) -> None:
-        while self.dead and self.queue:
-            head = self.queue[0]
-            if head._code == PENDING:
-                break
-            trash.append(self.queue.popleft())
-            self.dead -= 1
-            if self.ahead:
-                self.ahead -= 1
+        for line in (self.front, self.queue):
+            while self.dead and line:
+                head = line[0]
+                if head._code == PENDING:
+                    break
+                trash.append(line.popleft())
+                self.dead -= 1
 
     def retry_after(self) -> float:
         """Return after how many seconds a caller that is refused may try again: for as long as a task waits now.
@@ -1285,20 +1228,18 @@ class Pool:
 
     def _oldest(self) -> FutureCore:
         """Return the future that has waited longest, or one that has waited about as long; some are queued."""
-        head: FutureCore = self.queue[0]
+        found: Any = None
         # Those that go first may have come in any order, from either end.
-        for place in (self.ahead - 1, self.ahead):
-            if 0 < place < len(self.queue):
-                future = self.queue[place]
-                if future._code == PENDING and (head._code != PENDING or future._queued_at < head._queued_at):
-                    head = future
-        if head._code != PENDING:
-            for future in islice(self.queue, self.ahead, self.ahead + SEARCHED):
+        for line, place in ((self.queue, 0), (self.front, 0), (self.front, -1)):
+            if line:
+                future = line[place]
+                if future._code == PENDING and (found is None or future._queued_at < found._queued_at):
+                    found = future
+        if found is None:
+            for future in (*islice(self.queue, SEARCHED), *islice(self.front, SEARCHED)):
                 if future._code == PENDING:
                     return future
-            for future in islice(self.queue, SEARCHED):
-                if future._code == PENDING:
-                    head = future
+        head: FutureCore = (self.queue or self.front)[0] if found is None else found
         return head
 
     @cython.locals(future=FutureCore)
@@ -1315,7 +1256,7 @@ class Pool:
                 if self.timed or self.backlogs or self.max_wait > 0.0:
                     late = self._late(now, trash)
                     self._choose_end(now)
-                if self.ahead == 0 and self.beyond > self.ceiling // RESERVE:
+                if not self.front and self.beyond > self.ceiling // RESERVE:
                     self.beyond = self.ceiling // RESERVE
                     self._measure()
                     # Woken, so that those leave that are too many by now.
@@ -1333,7 +1274,7 @@ class Pool:
                 elif not self.searching and self._wants_more():
                     errand = self._arrange()
                 idle = len(self.parked) + self.roused
-                ahead = self.ahead if self.urgent else 0
+                ahead = len(self.front) if self.urgent else 0
                 # A tuple until the mutex is free: a named one is made by interpreted code.
                 seen = (may_grow, waiting, self.taken, self.headcount, self.starting, idle, self.blocked, ahead)
             finally:
@@ -1372,7 +1313,7 @@ class Pool:
                     if worker.current is not None:
                         future = worker.current
                         call = _call_of(future, calls)
-                        left = future._abandoned_since()
+                        left = future._abandoned if future._looped else 0.0
                         if left > 0.0:
                             abandoned += 1
                             longest_abandoned = max(longest_abandoned, now - left)
@@ -1431,22 +1372,21 @@ class Pool:
             (the future, what is called, its arguments, its keyword arguments, its context), or None.
         """
         with self.mutex:
-            collects = hold_collector()
-            try:
-                found: Any = next(iter(self.marked), None)
-                if found is None or found._queued_at >= before:
-                    return None
-                found._code = RUNNING
-                del self.marked[found]
-                # Its place in the queue stays behind; to take it out of the middle would cost a search.
-                self.dead += 1
-                self.taken += 1
-                self.spilled += 1
-                self.away[found] = monotonic()
-                if self.seekers:
-                    self._make_room()
-            finally:
-                let_collector(collects)
+            found: Any = None
+            for future in self.marked:
+                found = future
+                break
+            if found is None or found._queued_at >= before:
+                return None
+            found._code = RUNNING
+            del self.marked[found]
+            # Its place in the queue stays behind; to take it out of the middle would cost a search.
+            self.dead += 1
+            self.taken += 1
+            self.spilled += 1
+            self.away[found] = monotonic()
+            if self.seekers:
+                self._make_room()
         self.sweep(found)
         kwargs = None if found._kwargs is True else found._kwargs
         return found, found._fn, found._packed(), kwargs, found._given_context(False)
@@ -1495,11 +1435,7 @@ class Pool:
             # It has begun in time.
             future._latest = 0.0
             self.returned += 1
-            if future._lane is not None and future._lane.first:
-                self.queue.appendleft(future)
-                self.ahead += 1
-            else:
-                self.queue.insert(self.ahead, future)
+            (self.front if future._lane is not None and future._lane.first else self.queue).appendleft(future)
             errand = self._arrange()
             if self.closed and not self.away:
                 self._rouse_all()

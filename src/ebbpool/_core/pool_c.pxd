@@ -9,7 +9,7 @@ cdef Pool _ORPHANS
 
 from ebbpool._core.future_c cimport FutureCore, _here
 from ebbpool._core.lane_c cimport SEARCHED, LaneCore
-from ebbpool._core.worker_c cimport Probe, Worker, gap
+from ebbpool._core.worker_c cimport Worker, gap
 
 cdef extern from *:
     """
@@ -36,25 +36,23 @@ cdef extern from *:
     bint free_mutex "ebbpool_free_mutex_of"(Pool pool) noexcept
 
 cdef str START, EXTRA, HASTE, WATCH
-cdef Py_ssize_t COMPACT, TURNS, ROOM, RESERVE, UTMOST
+cdef Py_ssize_t COMPACT, ROOM, RESERVE, UTMOST
 cdef double STALE, STANDING, LOOKS, LOOK
 
-@cython.locals(place=Py_ssize_t, alone=bint)
-cdef bint _is_marked(FutureCore future, object mark) except -1
 cdef tuple _call_of(FutureCore future, bint known)
 
 
 cdef class Pool:
     cdef cython.pymutex mutex
     cdef readonly object crew
-    cdef object queue, enqueue, dequeue, oldest_first, seekers, record, mark
+    cdef object front, queue, enqueue, dequeue, oldest_first, seekers, record, mark
     cdef list parked, workers, idlers, backlogs, promised
     cdef readonly Py_ssize_t min_workers, ceiling, max_workers, min_spare_workers, max_queue, roused, beyond, headcount
     cdef readonly Py_ssize_t lent, starting, blocked, surplus, allowed, dead
     cdef readonly double patience, max_wait
     cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
-    cdef bint wrapping, special, turned_away, urgent, timed, minded, held
-    cdef Py_ssize_t every, skip, firsts, ahead, passed
+    cdef bint wrapping, special, turned_away, urgent, timed, minded, held, passed
+    cdef Py_ssize_t every, skip, firsts
     cdef public bint slow_start
     cdef double clock, stale, sought
     cdef long long turned
@@ -84,7 +82,7 @@ cdef class Pool:
     @cython.locals(future=FutureCore)
     cdef _admit(self, LaneCore lane)
     cdef _withdraw(self, FutureCore future)
-    @cython.locals(head=FutureCore, future=FutureCore, place=Py_ssize_t)
+    @cython.locals(found=FutureCore, future=FutureCore)
     cdef FutureCore _oldest(self)
     cdef _refusal(self)
     cdef _arrange(self)
@@ -113,6 +111,7 @@ cdef class Pool:
     cdef _rest(self, Worker worker)
     cdef _remove(self, Worker worker)
     cdef expire(self, Worker worker)
+    cpdef bint runs_here(self) except -1
     @cython.locals(lane=LaneCore)
     cdef bury(self, FutureCore future, int code, bint late)
     cdef bint _idle(self) except -1
@@ -121,9 +120,9 @@ cdef class Pool:
     cpdef bint await_idle(self, double timeout, LaneCore lane=*, Py_ssize_t remaining=*) except -1
     cdef _trim(self, list trash)
     cdef sweep(self, FutureCore future)
-    @cython.locals(line=object, dead=Py_ssize_t, place=Py_ssize_t, ahead=Py_ssize_t)
+    @cython.locals(line=object, dead=Py_ssize_t)
     cdef _compact(self, LaneCore lane)
     cpdef bring_home(self, FutureCore future, object value, object error, bint cancels=*)
-    @cython.locals(found=FutureCore)
+    @cython.locals(found=FutureCore, future=FutureCore)
     cpdef tuple take_marked(self, double before)
     cpdef take_back(self, FutureCore future, object fn, object args, object kwargs)

@@ -1,10 +1,8 @@
-# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
-# cython: auto_pickle=False
+# cython: nonecheck=False
 """Semaphores with threading's semantics.
 
-This file runs as it stands and is also compiled, typed from ``semaphore_c.pxd``. One mutex per semaphore guards its
-permits and its waiters. Nothing that could run foreign code happens under it: objects are allocated before it is taken,
-and only this module's own objects are dropped under it.
+One mutex per semaphore guards its permits and its waiters. Nothing that could run foreign code happens under it:
+objects are allocated before it is taken, and only this module's own objects are dropped under it.
 
 Waiters are served in order of arrival. A newcomer may take a free permit while others wait, because handing every
 permit over would cost a switch of threads each time. A waiter that is woken and finds its permit taken by a newcomer is
@@ -87,10 +85,6 @@ class Waiter:
 class SemaphoreCore:
     """Permits, and the threads that wait for them."""
 
-    _value: int
-    _initial_value: int
-    _waiters: list[Waiter]
-
     def __init__(self, value: int = 1) -> None:
         value = permits("value", value)
         if value < 0:
@@ -98,9 +92,9 @@ class SemaphoreCore:
         if not cython.compiled:
             # Re-entrant: a signal handler may run between any two steps and release this very semaphore.
             self._mutex = threading.RLock()
-        self._waiters = []
-        self._initial_value = MOST
-        self._value = value
+        self._waiters: list[Waiter] = []
+        self._initial_value: int = MOST
+        self._value: int = value
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Take a permit; wait for one if there is none.
@@ -182,7 +176,11 @@ class SemaphoreCore:
         # Invariant: an error from here on leaves no waiter behind, and loses no permit that was handed to it.
         try:
             with self._mutex:
-                over = self._queue(waiter)
+                over = waiter.granted = self._value > 0
+                if over:
+                    self._value -= 1
+                else:
+                    self._waiters.append(waiter)
             while not over:
                 rung = waiter.bell.acquire(True, limit)
                 with self._mutex:
@@ -194,14 +192,6 @@ class SemaphoreCore:
                 self._give_up(waiter)
             raise
         return bool(waiter.granted)
-
-    def _queue(self, waiter: Waiter) -> bool:
-        if self._value > 0:
-            waiter.granted = True
-            self._value -= 1
-            return True
-        self._waiters.append(waiter)
-        return False
 
     def _try_take(self, waiter: Waiter, rung: bool) -> bool:
         """Let a waiter that woke take a permit, or leave if it was not `rung` for; return whether it is done."""

@@ -27,7 +27,6 @@ cdef class SemaphoreCore:
     cdef _refuse(self, object n)
     @cython.locals(waiter=Waiter, limit=double, deadline=double, rung=bint, over=bint)
     cdef bint _wait(self, object timeout) except -1
-    cdef bint _queue(self, Waiter waiter) except -1
     cdef bint _try_take(self, Waiter waiter, bint rung) except -1
     cdef _give_up(self, Waiter waiter)
     @cython.locals(place=Py_ssize_t)

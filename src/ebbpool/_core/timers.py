@@ -1,9 +1,4 @@
-# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
-# cython: nonecheck=True, auto_pickle=False
-"""Delayed calls: a pool's timers, a heap that any thread adds to without a lock, and the timekeeper's base class.
-
-This file runs as it stands and is also compiled, typed from ``timers_c.pxd``.
-"""
+"""Delayed calls: a pool's timers, a heap that any thread adds to without a lock, and the timekeeper's base class."""
 
 from __future__ import annotations
 
@@ -60,20 +55,13 @@ class Alarms:
     heap, in slices. Both are valid heaps all the while, because a heap without its last item is still a heap.
     """
 
-    _arrived: deque[Entry]
-    _arrive: Callable[[Entry], None]
-    _heap: list[Entry]
-    _old: list[Entry]
-    _voids: deque[None]
-    _numbers: itertools.count[int]
-
     def __init__(self) -> None:
-        self._arrived = deque()
-        self._arrive = self._arrived.append
-        self._heap = []
-        self._old = []
-        self._voids = deque()
-        self._numbers = itertools.count(1)
+        self._arrived: deque[Entry] = deque()
+        self._arrive: Callable[[Entry], None] = self._arrived.append
+        self._heap: list[Entry] = []
+        self._old: list[Entry] = []
+        self._voids: deque[None] = deque()
+        self._numbers: itertools.count[int] = itertools.count(1)
 
     def __len__(self) -> int:
         return self._count()
@@ -147,25 +135,18 @@ class KeeperCore:
         exiting: Whether the interpreter exits, so that no delayed call is taken any more.
     """
 
-    clock: Callable[[], float]
-    exiting: bool
-    _alarms: Alarms
-    _wake: float
-    _bell: LockType
-    _thread: threading.Thread | None
-
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
-        self.exiting = False
+        self.clock: Callable[[], float] = clock
+        self.exiting: bool = False
         self.forget()
 
     def forget(self) -> None:
         """Reset to no thread and no entries."""
-        self._alarms = Alarms()
-        self._wake = inf
-        self._bell = allocate_lock()
+        self._alarms: Alarms = Alarms()
+        self._wake: float = inf
+        self._bell: LockType = allocate_lock()
         self._bell.acquire()
-        self._thread = None
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread if it does not run."""
@@ -211,14 +192,10 @@ class Timers:
         schedules: The schedules that have not ended.
     """
 
-    keeper: KeeperCore
-    waiting: dict[Any, Any]
-    schedules: dict[Any, None]
-
     def __init__(self, keeper: KeeperCore) -> None:
-        self.keeper = keeper
-        self.waiting = {}
-        self.schedules = {}
+        self.keeper: KeeperCore = keeper
+        self.waiting: dict[Any, Any] = {}
+        self.schedules: dict[Any, None] = {}
 
     def prepare(self) -> None:
         """Start the timekeeper's thread if it does not run.

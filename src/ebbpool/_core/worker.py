@@ -1,5 +1,3 @@
-# cython: language_level=3, binding=True, annotation_typing=False, freethreading_compatible=True
-# cython: nonecheck=True, auto_pickle=False
 """A worker's loop, and a call that is measured."""
 
 from __future__ import annotations
@@ -110,8 +108,8 @@ class Worker:
                     if done is not None and done._lane is not None:
                         pool._vacate(done._lane, failed)
                     failed = False
-                    if pool.queue and (not pool.held or (pool.surplus == 0 and pool._has_room(0))):
-                        future = pool._next(self) if pool.ahead else pool.dequeue()
+                    if (pool.queue or pool.front) and (not pool.held or (pool.surplus == 0 and pool._has_room(0))):
+                        future = pool._next(self) if pool.front else pool.dequeue()
                         if future._code == PENDING:
                             future._code = RUNNING
                             self.current = future
@@ -193,6 +191,41 @@ class Worker:
             future = None
             unfinished = True
         _here.worker = None
+
+
+@cython.locals(future=FutureCore)
+def perform(future: FutureCore) -> None:
+    """Run the call of a task that is on no queue, in this thread."""
+    fn, args, kwargs = future._fn, future._packed(), future._kwargs
+    future._code = RUNNING
+    value = error = None
+    context = future._given_context(True)
+    if cython.compiled and context is not None:
+        enter(context)
+    try:
+        value = fn(*args, **kwargs) if type(kwargs) is dict else fn(*args)  # type: ignore[misc]  # it was pending
+    except BaseException as caught:
+        error = _trimmed(caught)
+    if cython.compiled and context is not None:
+        leave(context)
+    future._drop_call()
+    fn = args = kwargs = None
+    with future._pool.mutex:
+        future._pool.taken += 1
+        if error is not None:
+            future._pool.failed += 1
+    future._conclude(RUNNING, RUNNING, FINISHED, value, error)
+    value = error = None
+
+
+def keep_time(keeps: bool = True) -> None:
+    """Set whether the calling thread is the timekeeper's, which must not wait for any pool."""
+    _here.keeps_time = keeps
+
+
+def current_worker() -> Any:
+    """Return the calling thread's `Worker`, or None."""
+    return _here.worker
 
 
 @cython.locals(worker=Worker, future=FutureCore)

@@ -13,7 +13,7 @@ from sys import maxsize
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ebbpool._checks import above_zero, seconds, whole
-from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans
+from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans, perform
 from ebbpool._errors import QueueFull, QueueTimeout
 from ebbpool._pool import lifecycle, spill, tracing
 from ebbpool._pool.crew import Crew
@@ -145,7 +145,7 @@ class ExecutorBase(ExecutorCore):
                 refusal = self._pool.push(future, False, None, True)
                 continue
             if self._when_full == "caller_runs" or self._runs_here():
-                future.perform()
+                perform(future)
                 return
             refusal = self._push_after_waiting(future, first, again)
             again = True

@@ -16,6 +16,7 @@ from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from time import monotonic
+from types import BuiltinMethodType, MethodType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from ebbpool._checks import finite_seconds
@@ -118,17 +119,17 @@ class MarkedCall(NamedTuple):
 def marked_call(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None) -> MarkedCall | None:
     """See through partials, contexts and measuring to a marked function; return None where there is none.
 
-    `pool._is_marked`, in the core, finds the same marks, but makes no objects, and so does not put arguments together.
+    Runs no foreign code: an object may have a `__getattr__` of its own, and a proxy a `__class__`.
     """
     args = args or ()
     kwargs = kwargs or {}
     context: Context | None = None
-    while not isinstance(fn, Spillable):
-        owner = getattr(fn, "__self__", None)
+    while type(fn) is not Spillable:
+        owner = fn.__self__ if type(fn) in (BuiltinMethodType, MethodType) else None
         # Compared by identity: an argument may have an `__eq__` of its own.
         if type(fn) is functools.partial and not any(arg is _PLACEHOLDER for arg in fn.args):
             fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
-        elif isinstance(fn, Probe):
+        elif type(fn) is Probe:
             fn = fn.fn
         elif type(owner) is Context and args:
             fn, *rest = args
@@ -136,6 +137,11 @@ def marked_call(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | 
         else:
             return None
     return MarkedCall(fn, args, kwargs, context)
+
+
+def is_marked(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None) -> bool:
+    """Return whether a call may run elsewhere; see `Pool.look_for`."""
+    return marked_call(fn, args, kwargs) is not None
 
 
 def call_here(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -183,7 +189,7 @@ class Spill:
         # Weakly: the crew holds this. What is away holds the crew, so that what comes back finds its pool with it.
         self._crew = weakref.ref(crew)
         self._pool = crew.pool
-        self._pool.look_for(Spillable)
+        self._pool.look_for(is_marked)
         self.target: Any = target
         # Of a lane, its executor.
         self._place: Any = getattr(target, "executor", target)
