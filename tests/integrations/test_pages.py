@@ -82,7 +82,7 @@ with ebbpool.anyio.install(), TestClient(app) as client:
 
 def test_starlette() -> None:
     printed = use_example(
-        "starlette",
+        "frameworks#Starlette",
         THREADS
         + """
 from starlette.testclient import TestClient
@@ -99,7 +99,7 @@ print(threads("web"))
 
 def test_litestar() -> None:
     printed = use_example(
-        "litestar",
+        "frameworks#Litestar",
         THREADS
         + """
 from litestar.testing import TestClient
@@ -156,7 +156,7 @@ print(closed)
 
 def test_flask() -> None:
     printed = use_example(
-        "flask",
+        "frameworks#Flask",
         THREADS
         + """
 import asyncio
@@ -182,7 +182,7 @@ print(stats.submitted, stats.started, threads("web"), threads("WSGI"))
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_aiohttp(loop: str) -> None:
     printed = use_example(
-        "aiohttp",
+        "frameworks#aiohttp",
         THREADS
         + f"import {loop}\n"
         + """
@@ -209,9 +209,9 @@ with asyncio.Runner(loop_factory=new_event_loop if LOOP == "asyncio" else new_uv
     assert printed == ["{'name': 'report'}", "1", "1700000", "['web'] {'ebbpool'}", "[]"]
 
 
-@pytest.mark.parametrize("page", ["fastapi", "starlette", "litestar"])
+@pytest.mark.parametrize("page", ["fastapi", "frameworks#Starlette", "frameworks#Litestar"])
 def test_a_client_is_told_to_come_again(page: str) -> None:
-    testing = "litestar.testing" if page == "litestar" else "starlette.testclient"
+    testing = "litestar.testing" if "Litestar" in page else "starlette.testclient"
     printed = use_example(
         page,
         THREADS
@@ -230,7 +230,7 @@ with TestClient(app) as client:
     assert printed == ["(503, '1')"]
 
 
-@pytest.mark.parametrize("page", ["django", "flask"])
+@pytest.mark.parametrize("page", ["django", "frameworks#Flask"])
 def test_a_client_of_other_servers_is_told_to_come_again(page: str) -> None:
     printed = use_example(
         page,
@@ -353,7 +353,7 @@ def test_requests_that_hold_a_connection_go_on(clients: int, tmp_path: Path) -> 
 
 def test_pydantic_ai() -> None:
     printed = use_example(
-        "pydantic-ai",
+        "more#pydantic-ai",
         """
 import threading
 
@@ -381,7 +381,7 @@ print(answered, names, pool.stats().completed)
 
 def test_apscheduler() -> None:
     printed = use_example(
-        "apscheduler",
+        "more#APScheduler",
         """
 import threading
 
@@ -407,14 +407,14 @@ print(pool.stats().completed, lane.stats().completed, pool.stats().workers)
 
 
 def test_langchain() -> None:
-    printed = use_example("langchain", "print(pool.stats().completed, pool.stats().workers)")
+    printed = use_example("more#langchain-core", "print(pool.stats().completed, pool.stats().workers)")
     assert printed[0].startswith("['PAGE 0', 'PAGE 1', ")
     assert printed[1:] == ["80 0"]
 
 
 def test_numpy() -> None:
     printed = use_example(
-        "numpy",
+        "more#numpy",
         """
 import threading
 from threadpoolctl import threadpool_info
