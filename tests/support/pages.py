@@ -28,6 +28,8 @@ PACKAGES = (
     "flask",
     "grpc",
     "gunicorn",
+    "httpx",
+    "ipykernel",
     "joblib",
     "langchain_core",
     "litestar",
@@ -96,9 +98,11 @@ def skip_without_packages(code: str) -> None:
 def use_example(place: str, use: str, number: int = 0) -> list[str]:
     """Return the lines that are printed by an example in docs/integrations, and `use` of it.
 
-    The place is a page, and a heading on it if it is not the page's first one: ``more#gRPC``.
+    The place is a page, and a heading on it if it is not the page's first one: ``more#gRPC``. If it is empty, there is
+    no example.
     """
     page, _, heading = place.partition("#")
-    example = blocks_of(ROOT / "docs" / "integrations" / f"{page}.md", f"## {heading}" if heading else "")[number]
-    skip_without_packages(f"{example}\n{use}")
-    return output_of(f"{example}\n{use}")
+    file = ROOT / "docs" / "integrations" / f"{page}.md"
+    code = use if not page else f"{blocks_of(file, heading and f'## {heading}')[number]}\n{use}"
+    skip_without_packages(code)
+    return output_of(code)
