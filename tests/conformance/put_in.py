@@ -135,13 +135,16 @@ class Substitution:
         finally:
             setattr(base, "Future", original)  # noqa: B010
 
-    def put_into_concurrent(self, module: types.ModuleType) -> None:
-        """Put the classes under test into a module of test_concurrent_futures.
+    def put_into(self, module: types.ModuleType) -> None:
+        """Put the classes under test into a module of tests, and into asyncio itself if it is one of test_asyncio.
 
         Raises:
             RuntimeError: The module lacks what there is to replace, so the standard library would be tested.
         """
         names = vars(module)
+        if module.__name__.startswith("test.test_asyncio"):
+            self._put_into_asyncio(names)
+            return
         if "futures" in names:
             names["futures"] = self.futures
         if self.future is not None and names.get("Future", self.future) is not self.future:
@@ -155,11 +158,10 @@ class Substitution:
         if "ExecutorDeadlockTest" in names:
             _add_thread_deadlock_tests(names, mixin, self.executor_type)
 
-    def put_into_asyncio(self, module: types.ModuleType) -> None:
-        """Put the classes under test into a module of test_asyncio, and into asyncio itself."""
+    def _put_into_asyncio(self, names: dict[str, Any]) -> None:
         package = types.SimpleNamespace(futures=self.futures)
-        if "concurrent" in vars(module):
-            vars(module)["concurrent"] = package
+        if "concurrent" in names:
+            names["concurrent"] = package
         if self.future is not None:
             vars(asyncio.tasks)["concurrent"] = package
         if self.executor_type is not None:

@@ -191,28 +191,17 @@ def classes_under_test(*, control: bool, cluster: bool) -> tuple[Any, Any]:
     return ebbpool.AdaptiveExecutor, ebbpool.Future
 
 
-def load(suite: Suite, substitution: Substitution) -> list[unittest.TestCase]:
+def load(suite: Suite, substitution: Substitution | ServerSubstitution) -> list[unittest.TestCase]:
     """Import the suite's module with the substitution in force and return its tests."""
     with substitution.while_importing():
         module = importlib.import_module(suite.module)
-    if suite.module.startswith(ASYNCIO):
-        substitution.put_into_asyncio(module)
-    else:
-        substitution.put_into_concurrent(module)
+    substitution.put_into(module)
     tests = list(flatten(unittest.defaultTestLoader.loadTestsFromModule(module)))
     if suite.seeded:
+        assert isinstance(substitution, Substitution)
         for case in {type(test) for test in tests}:
             substitution.seed(case)  # type: ignore[arg-type]
     return tests
-
-
-def load_servers(suite: Suite, counts: Counts, *, control: bool) -> list[unittest.TestCase]:
-    """Import the suite's module with server classes put in and return its tests."""
-    substitution = ServerSubstitution(suite.servers, counts, control=control)
-    with substitution.while_importing():
-        module = importlib.import_module(suite.module)
-    substitution.put_into(module)
-    return list(flatten(unittest.defaultTestLoader.loadTestsFromModule(module)))
 
 
 def main(task: dict[str, Any]) -> None:
@@ -222,17 +211,18 @@ def main(task: dict[str, Any]) -> None:
     if task["lib"]:
         importlib.import_module("test").__path__.append(os.path.join(task["lib"], "test"))
     executor_type, future_type = classes_under_test(control=task["control"], cluster=task["cluster"])
-    substitution = Substitution(
-        executor_type if suite.executor else None, future_type if suite.future else None, counts
-    )
+    substitution: Substitution | ServerSubstitution
+    if suite.servers:
+        substitution = ServerSubstitution(suite.servers, counts, control=task["control"])
+    else:
+        substitution = Substitution(
+            executor_type if suite.executor else None, future_type if suite.future else None, counts
+        )
     report = open(task["report"], "w", encoding="utf-8")  # noqa: SIM115
     every = suite.executor or bool(suite.servers)
     reporter = Reporter(report, counts, every_test_meets_ours=every, timeout=task["timeout"])
     try:
-        if suite.servers:
-            tests = load_servers(suite, counts, control=task["control"])
-        else:
-            tests = load(suite, substitution)
+        tests = load(suite, substitution)
     except unittest.SkipTest as skip:
         reporter.tell("end", test=suite.module, outcome="skipped", text=str(skip), made=0)
         reporter.tell("finished")
