@@ -24,20 +24,32 @@ import threading
 import time
 import ebbpool
 
+if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+    from ebbpool.prometheus import PoolCollector
+    PoolCollector()
 meeting = threading.Barrier(20)
 
 def app(environ, start_response):
+    (pool,) = ebbpool.pools()
+    name, stats = threading.current_thread().name.partition("_")[0], pool.stats()
+    body = f"{os.getpid()} {stats.submitted} {name} {stats.max_workers}"
     path = environ["PATH_INFO"]
     if path == "/meet":
         meeting.wait(20)
     if path == "/slow":
-        open("begun", "w").close()
+        with open("begun.part", "w") as file:
+            file.write(body)
+        os.rename("begun.part", "begun")
         while not os.path.exists("go on"):
             time.sleep(0.01)
-    (pool,) = ebbpool.pools()
-    body = f"{threading.current_thread().name.partition('_')[0]} {pool.stats().max_workers} {os.getpid()}".encode()
     start_response("200 OK", [("Content-Length", str(len(body)))])
-    return [body]
+    return [body.encode()]
+"""
+HOOKS = """
+from prometheus_client.multiprocess import mark_process_dead
+
+def child_exit(server, worker):
+    mark_process_dead(worker.pid)
 """
 
 
@@ -54,9 +66,9 @@ def program(*command: str, cwd: Path, **environ: str) -> Iterator[subprocess.Pop
 
 @contextmanager
 def gunicorn(
-    folder: Path, port: int, *arguments: str, worker: str = "ebbpool.gunicorn.AdaptiveThreadWorker", app: str = APP
+    folder: Path, port: int, *arguments: str, worker: str = "ebbpool.gunicorn.AdaptiveThreadWorker"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    (folder / "application.py").write_text(app, encoding="utf-8")
+    (folder / "application.py").write_text(APP, encoding="utf-8")
     command = ["-m", "gunicorn", "-k", worker, "-b", f"127.0.0.1:{port}", "--no-control-socket", *arguments]
     with program(*command, "application:app", cwd=folder) as process:
         yield process
@@ -73,6 +85,10 @@ def get(port: int, path: str) -> str:
         return connection.getresponse().read().decode()
 
 
+def pid_of(answer: str) -> str:
+    return answer.split()[0]
+
+
 def answers(port: int) -> bool:
     try:
         return bool(get(port, "/"))
@@ -84,21 +100,21 @@ def answers(port: int) -> bool:
 def test_gunicorn(tmp_path: Path) -> None:
     with reserved_port() as port, gunicorn(tmp_path, port, "--threads", "30", "--keep-alive", "5") as process:
         eventually(lambda: answers(port), "gunicorn answers")
-        assert get(port, "/").startswith("gunicorn 30 ")
+        assert get(port, "/").endswith(" gunicorn 30")
         together = [Background(lambda: get(port, "/meet")) for _ in range(20)]
-        assert {client.join().split()[0] for client in together} == {"gunicorn"}
+        assert {client.join().split()[2] for client in together} == {"gunicorn"}
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
         for _ in range(3):
             connection.request("GET", "/")
-            before = connection.getresponse().read().split()[2]
+            before = pid_of(connection.getresponse().read().decode())
         connection.close()
         slow = Background(lambda: get(port, "/slow"))
         eventually((tmp_path / "begun").exists, "the slow request has begun")
         # A reload: what runs is answered by the worker that began it, and the next request by another.
         process.send_signal(signal.SIGHUP)
-        eventually(lambda: answers(port) and get(port, "/").encode().split()[2] != before, "another worker answers")
+        eventually(lambda: answers(port) and pid_of(get(port, "/")) != before, "another worker answers")
         (tmp_path / "go on").touch()
-        assert slow.join().encode().split()[2] == before
+        assert pid_of(slow.join()) == before
         process.terminate()
         assert process.wait(3 * TIMEOUT) == 0
 
@@ -124,36 +140,8 @@ def test_gunicorn_answers_what_the_pool_refuses(tmp_path: Path, settings: str, n
                 assert answer.status == 503 and int(answer.getheader("Retry-After", 0)) >= 1
                 (tmp_path / "go on").touch()
                 assert next_one.getresponse().status == next_status
-            answered_by = slow.getresponse().read().split()[2]
-        assert get(port, "/").encode().split()[2] == answered_by
-
-
-COUNTED = """
-import os
-import time
-import ebbpool
-from ebbpool.prometheus import PoolCollector
-
-PoolCollector()
-
-def app(environ, start_response):
-    (pool,) = ebbpool.pools()
-    body = f"{os.getpid()} {pool.stats().submitted}".encode()
-    if environ["PATH_INFO"] == "/slow":
-        with open("begun.part", "wb") as file:
-            file.write(body)
-        os.rename("begun.part", "begun")
-        while not os.path.exists("go on"):
-            time.sleep(0.01)
-    start_response("200 OK", [("Content-Length", str(len(body)))])
-    return [body]
-"""
-HOOKS = """
-from prometheus_client.multiprocess import mark_process_dead
-
-def child_exit(server, worker):
-    mark_process_dead(worker.pid)
-"""
+            answered_by = pid_of(slow.getresponse().read().decode())
+        assert pid_of(get(port, "/")) == answered_by
 
 
 class Sums:
@@ -183,15 +171,15 @@ def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, mon
     (tmp_path / "gunicorn.conf.py").write_text(HOOKS, encoding="utf-8")
     # A worker that has its one connection takes no other, so each request has a worker of its own.
     arguments = ["--workers", "2", "--threads", "1", "--worker-connections", "1", "--keep-alive", "0"]
-    with reserved_port() as port, gunicorn(tmp_path, port, *arguments, app=COUNTED):
+    with reserved_port() as port, gunicorn(tmp_path, port, *arguments):
         eventually(lambda: answers(port), "gunicorn answers")
         with closing(asked(port, "/slow")) as slow:
             eventually((tmp_path / "begun").exists, "the slow request has begun")
             first, second = (tmp_path / "begun").read_text(), get(port, "/")
             eventually(lambda: sums.counted(first, second), "both workers are counted")
-            os.kill(int(second.split()[0]), signal.SIGKILL)
+            os.kill(int(pid_of(second)), signal.SIGKILL)
             third = get(port, "/")
-            assert len({answer.split()[0] for answer in (first, second, third)}) == 3
+            assert len({*map(pid_of, (first, second, third))}) == 3
             eventually(lambda: sums.counted(first, second, third), "the dead worker is counted, and its replacement")
             eventually(lambda: sums.shown("ebbpool_thread_limit") == 2, "the dead worker has no threads")
             (tmp_path / "go on").touch()
@@ -235,7 +223,7 @@ def test_prometheus_has_the_sum_over_the_workers_of_uvicorn(tmp_path: Path) -> N
             other = get(port, "/")
             (tmp_path / "go on").touch()
             first = slow.getresponse().read().decode()
-        assert first.split()[0] != other.split()[0]
+        assert pid_of(first) != pid_of(other)
         eventually(lambda: sums.counted(first, other), "both workers are counted")
 
 
