@@ -219,7 +219,7 @@ class Ticket:
             return "expired"
         assert self.runs, f"a {self.kind} task has an outcome and did not run"
         assert self.heard or not self.loop, "an outcome came before what the call had put on the loop"
-        if not (self.kind == "asks" and isinstance(error, CancelledError)):
+        if not (self.kind == "asks" and isinstance(error, (CancelledError, asyncio.CancelledError))):
             assert error is self.error
             assert error or future.result() is self.token
         return "ran"
