@@ -25,16 +25,6 @@ nox.options.download_python = "never"
 
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
-SOURCES = (
-    "CHANGELOG.md",
-    "LICENSE",
-    "MANIFEST.in",
-    "README.md",
-    "REUSE.toml",
-    "noxfile.py",
-    "pyproject.toml",
-    "setup.py",
-)
 EXTENSIONS = ("executor_core", "future", "lane", "loop_calls", "pool", "semaphore", "timers", "worker")
 """The modules of `_core` that are compiled; setup.py has the same."""
 FOLDERS = ("LICENSES", "benchmarks", "docs", "src", "tests")
@@ -48,17 +38,13 @@ WHO_ARE_YOU = (
 )
 
 
-def executables(name: str) -> list[str]:
-    """Return what an executable of the Python of this name may be called."""
-    return [name, "pypy3", "pypy"] if name.startswith("pypy") else [f"python{name}"]
-
-
 def answers_to(name: str) -> bool:
     """Tell whether PATH has a Python of this name that works and is what its name says.
 
     A version manager's shim may be there and fail; a ``python3.13`` may be a free-threaded build.
     """
-    for executable, folder in itertools.product(executables(name), os.get_exec_path()):
+    executables = (name, "pypy3", "pypy") if name.startswith("pypy") else (f"python{name}",)
+    for executable, folder in itertools.product(executables, os.get_exec_path()):
         if found := shutil.which(executable, path=folder):
             try:
                 told = subprocess.run([found, "-c", WHO_ARE_YOU], capture_output=True, text=True, timeout=60)
@@ -181,16 +167,13 @@ def environment(variant: str) -> dict[str, str | None]:
 
 
 def leave_origin(folder: Path) -> None:
-    """Put next to copied sources what tells their version, if anything does: git, or the metadata of an sdist."""
-    for name in (ORIGIN, "PKG-INFO"):
-        if (ROOT / name).exists():
-            shutil.copy2(ROOT / name, folder)
-    if (ROOT / ".git").exists() and (ROOT / ORIGIN).exists():
+    """Have copied sources tell the version that git tells here, if it does. An sdist has it in its metadata."""
+    if (ROOT / ".git").exists():
+        shutil.copy2(ROOT / ORIGIN, folder)
         wanted = (ROOT / ORIGIN).read_text(encoding="utf-8").replace("$Format:", "").replace("$\n", "%n")
+        git = ["git", "log", "-1", f"--format={wanted}"]
         try:
-            told = subprocess.run(
-                ["git", "log", "-1", f"--format={wanted}"], cwd=ROOT, capture_output=True, text=True, timeout=60
-            )
+            told = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, timeout=60)
         except (OSError, subprocess.TimeoutExpired):
             return
         if told.returncode == 0:
@@ -203,12 +186,12 @@ def snapshot(session: nox.Session) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     leave = shutil.ignore_patterns("*.c", "*.so", "*.pyd", "*.egg-info", "__pycache__", "_build", ".*")
-    for name in SOURCES:
-        shutil.copy2(ROOT / name, folder)
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name[0] != ".":
+            shutil.copy2(path, folder)
+        elif path.name in FOLDERS:
+            shutil.copytree(path, folder / path.name, ignore=leave)
     leave_origin(folder)
-    for name in FOLDERS:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=leave)
     return folder
 
 
@@ -351,23 +334,20 @@ FACES = {
     "_cli": ("test_main.py", "test_serve.py"),
     "_checks": ("test_bad_input.py",),
     "_ebbpool_pytest": ("test_pytest_plugin.py",),
-    "_fastthreadpool": ("test_fastthreadpool.py",),
     "_interpreter": ("test_main.py", "_pool/test_quota.py"),
-    "_maps": ("_maps", "_loops"),
+    "_maps": ("_loops",),
     "_testing": ("test_pytest_plugin.py", "_core", "_pool"),
-    "_stdio": ("test_stdio.py",),
     "aio": ("_loops",),
-    "anyio": ("_anyio",),
     "celery": ("integrations",),
     "django": ("integrations",),
-    "executor": ("test_executor.py", "test_bad_input.py"),
+    "executor": ("test_bad_input.py",),
     "gunicorn": ("integrations",),
-    "prefork": ("_prefork",),
+    "opentelemetry": ("_metrics",),
+    "prometheus": ("_metrics",),
     "socketserver": ("_servers",),
-    "switch": ("_switch",),
     "sync": ("_core",),
 }
-"""Where the tests of a file at the top of the package are, if not in one of its name."""
+"""Where tests of a file or room of the package are, beside those of its name."""
 
 
 def changed(session: nox.Session) -> set[Path]:
@@ -388,7 +368,8 @@ def tests_of(path: Path) -> set[str]:
     first, *rest = path.parts
     if first == "src":
         room = rest[1 if len(rest) > 1 else 0].removesuffix(".py")
-        wanted: tuple[str, ...] = FACES.get(room, (room if room.startswith("_") else f"test_{room}.py",))
+        name = room.strip("_")
+        wanted: tuple[str, ...] = (f"_{name}", f"test_{name}.py", *FACES.get(room, ()))
     elif first == "tests" and path.name.startswith("test_") and "stress" not in rest:
         return {str(path)}
     elif first == "tests" and (rest[0] == "support" or path.name == "conftest.py") and "stress" not in rest:
@@ -516,15 +497,24 @@ INSTALLED = (
 )
 
 
-def clean_environment(session: nox.Session, folder: Path, *what: str, **environ: str | None) -> str:
-    """Install ebbpool, and nothing else, in a new environment; return the Python there."""
+def run_alone(
+    session: nox.Session,
+    folder: Path,
+    what: Iterable[str],
+    needed: Iterable[str],
+    command: Iterable[str],
+    **env: str | None,
+) -> None:
+    """Install ebbpool, and nothing else, in a new environment; then what tests need there, and run them."""
     session.run("python", "-m", "virtualenv", "--quiet", "--clear", str(folder), silent=True)
     python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
-    session.run(python, "-m", "pip", "install", "--quiet", *what, external=True, env=environ)
+    session.run(python, "-m", "pip", "install", "--quiet", *what, external=True, env=env)
     told = str(session.run(python, "-I", "-c", INSTALLED, external=True, silent=True)).split()
     if told != ["ebbpool"]:
         session.error(f"pip install ebbpool brought in {told}")
-    return python
+    pip = (python, "-m", "pip", "install", "--quiet", "--prefer-binary")
+    session.run(*pip, *needed, external=True, env=env)
+    session.run(python, *command, *session.posargs, external=True, env=env)
 
 
 def check_bills(session: nox.Session, wheels: Iterable[Path]) -> None:
@@ -567,10 +557,7 @@ def build(session: nox.Session) -> None:
         env = environment("pure" if kind == "pure" else "ext")
         # An sdist needs what it is built with.
         what = (str(artefact),) if kind == "sdist" else ("--no-index", "--find-links", str(artefact.parent), "ebbpool")
-        python = clean_environment(session, work / f"clean-{kind}", *what, **env)
-        pip = (python, "-m", "pip", "install", "--quiet", "--prefer-binary")
-        session.run(*pip, *group("test"), external=True, env=env)
-        session.run(python, "-m", "pytest", *session.posargs, external=True, env=env)
+        run_alone(session, work / f"clean-{kind}", what, group("test"), ("-m", "pytest"), **env)
 
 
 @nox.session
@@ -602,16 +589,13 @@ def wheel(session: nox.Session) -> None:
         session.run("auditwheel", "repair", "--wheel-dir", str(work / "out/repaired"), str(made))
         (made,) = (work / "out/repaired").iterdir()
     check_bills(session, [made])
-    from_folder = ("--no-index", "--find-links", str(made.parent), "ebbpool")
-    python = clean_environment(session, work / "clean", *from_folder)
-    pip = (python, "-m", "pip", "install", "--quiet", "--prefer-binary")
-    session.run(*pip, *settings["test-requires"], external=True)
     alone = work / "out/tests"
     alone.mkdir()
     for name in settings["test-sources"]:
         (source / name).rename(alone / name)
     session.chdir(alone)
-    command = shlex.split(settings["test-command"])
-    session.run(python, *command[1:], *session.posargs, external=True, env=env)
+    what = ("--no-index", "--find-links", str(made.parent), "ebbpool")
+    _, *command = shlex.split(settings["test-command"])
+    run_alone(session, work / "clean", what, settings["test-requires"], command, **env)
     (ROOT / "dist/local").mkdir(parents=True, exist_ok=True)
     shutil.copy2(made, ROOT / "dist/local")

@@ -1,9 +1,10 @@
-"""Puts an executor and a future in the place of the standard library's, and counts what tests make of them.
+"""Puts executors, futures and servers in the place of the standard library's, and counts what tests make of them.
 
 Nothing of CPython's tests is edited. What changes is what their names mean:
 `ThreadPoolMixin.executor_type`, the names `futures`, `concurrent` and `Future` in the test modules, the
-default executor of new event loops, and the import line of the scripts that tests run in a fresh
-interpreter.
+default executor of new event loops, the import line of the scripts that tests run in a fresh
+interpreter, and names such as `socketserver` and `HTTPServer` in the modules on servers; the standard library's own
+modules stay as they are, since our classes derive from theirs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import asyncio.tasks
 import concurrent.futures
 import concurrent.futures._base
 import functools
+import http.server
+import importlib
 import re
+import socketserver
 import sys
 import types
 import unittest
@@ -29,13 +33,36 @@ FutureType = type[concurrent.futures.Future[Any]]
 _IMPORT_LINE = re.compile(r"^(?P<indent> *)from concurrent\.futures import (?P<name>\w+) *$", re.MULTILINE)
 
 
+THREADING = "threading"
+PLAIN = "plain"
+HTTP = "http"
+
+_SERVERS = {
+    THREADING: {
+        "ThreadingMixIn": "AdaptivePoolMixIn",
+        "ThreadingTCPServer": "AdaptivePoolTCPServer",
+        "ThreadingUDPServer": "AdaptivePoolUDPServer",
+        "ThreadingUnixStreamServer": "AdaptivePoolUnixStreamServer",
+        "ThreadingUnixDatagramServer": "AdaptivePoolUnixDatagramServer",
+    },
+    PLAIN: {
+        "TCPServer": "AdaptivePoolTCPServer",
+        "UDPServer": "AdaptivePoolUDPServer",
+        "UnixStreamServer": "AdaptivePoolUnixStreamServer",
+        "UnixDatagramServer": "AdaptivePoolUnixDatagramServer",
+    },
+    HTTP: {"HTTPServer": "AdaptivePoolHTTPServer", "ThreadingHTTPServer": "AdaptivePoolHTTPServer"},
+}
+"""Which of our classes takes the place of which of the standard library's."""
+
+
 class Counts:
-    """How many executors and futures of the kind under test were made, and where.
+    """How many executors, servers and futures of the kind under test were made, and where.
 
     Attributes:
-        executors: Executors made in this process.
+        executors: Executors or servers made in this process.
         futures: Futures that a test made itself, not by `submit`.
-        strays: Executors of the standard library's that a test made although another one was put in.
+        strays: Executors or servers of the standard library's that a test made although others were put in.
         scripts: A file to which a fresh interpreter writes a line for each executor it makes.
     """
 
@@ -49,6 +76,13 @@ class Counts:
         """Return everything made up to now, fresh interpreters included."""
         made_by_scripts = len(self.scripts.read_text().splitlines()) if self.scripts.exists() else 0
         return self.executors + self.futures + made_by_scripts
+
+    def note(self, *, ours: bool) -> None:
+        """Count an executor or a server."""
+        if ours:
+            self.executors += 1
+        else:
+            self.strays += 1
 
 
 class _StandIn(type):
@@ -79,12 +113,15 @@ class Substitution:
         self.counts = counts
         self.future: Any = None
         if executor_type is not None:
-            _count_instances(executor_type, counts)
-            if executor_type is not concurrent.futures.ThreadPoolExecutor:
-                _count_strays(counts)
+            standard = concurrent.futures.ThreadPoolExecutor
+            _before_init(executor_type, lambda made: counts.note(ours=True))
+            if executor_type is not standard:
+                # Ours derives from it, but never runs its `__init__`.
+                _before_init(standard, lambda made: counts.note(ours=False))
         if future_type is not None:
             self.future = _StandIn("Future", (), {"made": future_type, "counts": counts})
-        self.futures = self._namespace()
+        replaced: dict[str, Any] = {"ThreadPoolExecutor": executor_type, "Future": self.future}
+        self.futures = _like(concurrent.futures, {name: made for name, made in replaced.items() if made is not None})
 
     @contextmanager
     def while_importing(self) -> Iterator[None]:
@@ -98,13 +135,16 @@ class Substitution:
         finally:
             setattr(base, "Future", original)  # noqa: B010
 
-    def put_into_concurrent(self, module: types.ModuleType) -> None:
-        """Put the classes under test into a module of test_concurrent_futures.
+    def put_into(self, module: types.ModuleType) -> None:
+        """Put the classes under test into a module of tests, and into asyncio itself if it is one of test_asyncio.
 
         Raises:
             RuntimeError: The module lacks what there is to replace, so the standard library would be tested.
         """
         names = vars(module)
+        if module.__name__.startswith("test.test_asyncio"):
+            self._put_into_asyncio(names)
+            return
         if "futures" in names:
             names["futures"] = self.futures
         if self.future is not None and names.get("Future", self.future) is not self.future:
@@ -118,11 +158,10 @@ class Substitution:
         if "ExecutorDeadlockTest" in names:
             _add_thread_deadlock_tests(names, mixin, self.executor_type)
 
-    def put_into_asyncio(self, module: types.ModuleType) -> None:
-        """Put the classes under test into a module of test_asyncio, and into asyncio itself."""
+    def _put_into_asyncio(self, names: dict[str, Any]) -> None:
         package = types.SimpleNamespace(futures=self.futures)
-        if "concurrent" in vars(module):
-            vars(module)["concurrent"] = package
+        if "concurrent" in names:
+            names["concurrent"] = package
         if self.future is not None:
             vars(asyncio.tasks)["concurrent"] = package
         if self.executor_type is not None:
@@ -141,22 +180,6 @@ class Substitution:
             await original(self)
 
         setattr(case, "asyncSetUp", with_ours_in_use)  # noqa: B010
-
-    def _namespace(self) -> types.ModuleType:
-        """Return a module that is concurrent.futures but for the classes under test."""
-        replaced: dict[str, Any] = {}
-        if self.executor_type is not None:
-            replaced["ThreadPoolExecutor"] = self.executor_type
-        if self.future is not None:
-            replaced["Future"] = self.future
-        namespace = types.ModuleType("concurrent.futures")
-        vars(namespace).update(replaced)
-
-        def standard(name: str) -> Any:
-            return getattr(concurrent.futures, name)
-
-        vars(namespace)["__getattr__"] = standard
-        return namespace
 
     def _scripts_with_ours(self, assert_python_ok: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(assert_python_ok)
@@ -212,28 +235,23 @@ def _shared(names: dict[str, Any], name: str) -> Any:
     return shared
 
 
-def _count_instances(executor_type: ExecutorType, counts: Counts) -> None:
-    original = executor_type.__init__
+def _like(module: types.ModuleType, replaced: dict[str, Any]) -> types.ModuleType:
+    """Return a module that is the given one but for what is replaced."""
+    made = types.ModuleType(module.__name__)
+    vars(made).update(replaced, __getattr__=lambda name: getattr(module, name))
+    return made
+
+
+def _before_init(kind: type, tell: Callable[[Any], None]) -> None:
+    """Have `tell` called with every object of this kind that is made from now on, before its `__init__`."""
+    original = vars(kind)["__init__"]
 
     @functools.wraps(original)
     def counted(self: Any, *args: Any, **kwargs: Any) -> None:
-        counts.executors += 1
+        tell(self)
         original(self, *args, **kwargs)
 
-    setattr(executor_type, "__init__", counted)  # noqa: B010
-
-
-def _count_strays(counts: Counts) -> None:
-    """Count executors of the standard library's; ours derives from it, but never runs its `__init__`."""
-    standard = concurrent.futures.ThreadPoolExecutor
-    original = standard.__init__
-
-    @functools.wraps(original)
-    def counted(self: Any, *args: Any, **kwargs: Any) -> None:
-        counts.strays += 1
-        original(self, *args, **kwargs)
-
-    setattr(standard, "__init__", counted)  # noqa: B010
+    setattr(kind, "__init__", counted)  # noqa: B010
 
 
 def _make_it_the_default(executor_type: ExecutorType) -> None:
@@ -268,3 +286,45 @@ def _add_thread_deadlock_tests(names: dict[str, Any], mixin: type, executor_type
     bases = (names["ExecutorDeadlockTest"], WithoutContext, _shared(names, "BaseTestCase"))
     name = "ThreadPoolExecutorDeadlockTest"
     names[name] = type(name, bases, {"__module__": names["__name__"]})
+
+
+class ServerSubstitution:
+    """The servers under test, and the counting of them.
+
+    Args:
+        kind: Which classes are replaced: `THREADING`, `PLAIN` or `HTTP`.
+        control: Whether the standard library's own classes are under test.
+        counts: Where servers are counted: as executors, or as strays if they are not of the classes under test.
+    """
+
+    def __init__(self, kind: str, counts: Counts, *, control: bool) -> None:
+        home: Any = http.server if kind == HTTP else socketserver
+        ours: Any = home if control else importlib.import_module("ebbpool.socketserver")
+        names = _SERVERS[kind].items()
+        self._made = {name: getattr(ours, name if control else own) for name, own in names if hasattr(home, name)}
+        mixed_in: type = socketserver.BaseServer if control else ours.AdaptivePoolMixIn
+        _before_init(socketserver.BaseServer, lambda made: counts.note(ours=isinstance(made, mixed_in)))
+
+    @contextmanager
+    def while_importing(self) -> Iterator[None]:
+        """Let test modules that are imported in this block bind `socketserver` to one with the classes under test."""
+        original = sys.modules["socketserver"]
+        sys.modules["socketserver"] = _like(original, self._made)
+        try:
+            yield
+        finally:
+            sys.modules["socketserver"] = original
+
+    def put_into(self, module: types.ModuleType) -> None:
+        """Replace the names that the module has imported one by one.
+
+        Raises:
+            RuntimeError: The module has none of them, so the standard library would be tested.
+        """
+        names = vars(module)
+        if "socketserver" in names:
+            return
+        replaced = {name: made for name, made in self._made.items() if name in names}
+        if not replaced:
+            raise RuntimeError(f"{module.__name__} has none of {', '.join(self._made)}")
+        names.update(replaced)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import faulthandler
 import importlib
 import inspect
@@ -25,8 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import not_applicable
-from put_in import Counts, Substitution
-from put_in_servers import ServerSubstitution
+from put_in import Counts, ServerSubstitution, Substitution
 from suites import ASYNCIO, Suite
 
 
@@ -193,28 +191,17 @@ def classes_under_test(*, control: bool, cluster: bool) -> tuple[Any, Any]:
     return ebbpool.AdaptiveExecutor, ebbpool.Future
 
 
-def load(suite: Suite, substitution: Substitution) -> list[unittest.TestCase]:
+def load(suite: Suite, substitution: Substitution | ServerSubstitution) -> list[unittest.TestCase]:
     """Import the suite's module with the substitution in force and return its tests."""
     with substitution.while_importing():
         module = importlib.import_module(suite.module)
-    if suite.module.startswith(ASYNCIO):
-        substitution.put_into_asyncio(module)
-    else:
-        substitution.put_into_concurrent(module)
+    substitution.put_into(module)
     tests = list(flatten(unittest.defaultTestLoader.loadTestsFromModule(module)))
     if suite.seeded:
+        assert isinstance(substitution, Substitution)
         for case in {type(test) for test in tests}:
             substitution.seed(case)  # type: ignore[arg-type]
     return tests
-
-
-def load_servers(suite: Suite, counts: Counts, *, control: bool) -> list[unittest.TestCase]:
-    """Import the suite's module with server classes put in and return its tests."""
-    substitution = ServerSubstitution(suite.servers, counts, control=control)
-    with substitution.while_importing():
-        module = importlib.import_module(suite.module)
-    substitution.put_into(module)
-    return list(flatten(unittest.defaultTestLoader.loadTestsFromModule(module)))
 
 
 def main(task: dict[str, Any]) -> None:
@@ -223,18 +210,19 @@ def main(task: dict[str, Any]) -> None:
     counts = Counts(Path(task["scripts"]))
     if task["lib"]:
         importlib.import_module("test").__path__.append(os.path.join(task["lib"], "test"))
-    executor_type, future_type = classes_under_test(control=task["control"] or task["list"], cluster=task["cluster"])
-    substitution = Substitution(
-        executor_type if suite.executor else None, future_type if suite.future else None, counts
-    )
+    executor_type, future_type = classes_under_test(control=task["control"], cluster=task["cluster"])
+    substitution: Substitution | ServerSubstitution
+    if suite.servers:
+        substitution = ServerSubstitution(suite.servers, counts, control=task["control"])
+    else:
+        substitution = Substitution(
+            executor_type if suite.executor else None, future_type if suite.future else None, counts
+        )
     report = open(task["report"], "w", encoding="utf-8")  # noqa: SIM115
     every = suite.executor or bool(suite.servers)
     reporter = Reporter(report, counts, every_test_meets_ours=every, timeout=task["timeout"])
     try:
-        if suite.servers:
-            tests = load_servers(suite, counts, control=task["control"] or task["list"])
-        else:
-            tests = load(suite, substitution)
+        tests = load(suite, substitution)
     except unittest.SkipTest as skip:
         reporter.tell("end", test=suite.module, outcome="skipped", text=str(skip), made=0)
         reporter.tell("finished")
@@ -248,8 +236,10 @@ def main(task: dict[str, Any]) -> None:
         if task["pattern"] and not fnmatchcase(f"{suite.name}::{name}", f"*{task['pattern']}*"):
             continue
         entry = not_applicable.find(name, cluster=task["cluster"])
-        reporter.tell("collected", test=name, **(dataclasses.asdict(entry) if entry else {}))
-        if entry is None and name not in task["done"] and not task["list"]:
+        if entry is not None:
+            what = "not applicable"
+            reporter.tell("end", test=name, outcome=what, text=entry.reason, made=0, pattern=entry.pattern)
+        elif name not in task["done"]:
             reporter.tell("chosen", test=name)
             chosen.append(test)
     with dying_threads_told_to(reporter):
@@ -258,7 +248,7 @@ def main(task: dict[str, Any]) -> None:
         behind = "left threads or processes behind"
         reporter.tell("end", test="tearDownModule", outcome="failed", text=behind, made=0)
     reporter.tell("finished")
-    if task["cluster"] and not (task["control"] or task["list"]):
+    if task["cluster"] and not task["control"]:
         importlib.import_module("on_cluster").client().close()
 
 

@@ -10,7 +10,7 @@ import importlib.util
 import pkgutil
 from dataclasses import dataclass
 
-from put_in_servers import HTTP, PLAIN, THREADING
+from put_in import HTTP, PLAIN, THREADING
 
 CONCURRENT = "test.test_concurrent_futures"
 ASYNCIO = "test.test_asyncio"
@@ -28,12 +28,12 @@ class Suite:
         future: Whether our Future takes the place of the standard library's where tests make one themselves.
         select: `fnmatch` patterns for ``Class.method``; the module's other tests use no executor.
         seeded: Whether every test runs in a loop that has already used our executor as its default one.
-        servers: Which server classes ours take the place of, one of the kinds of `put_in_servers`; empty for none.
+        servers: Which server classes ours take the place of, one of the kinds of `put_in`; empty for none.
     """
 
     module: str
-    executor: bool
-    future: bool
+    executor: bool = True
+    future: bool = False
     select: tuple[str, ...] = ("*",)
     seeded: bool = False
     servers: str = ""
@@ -48,11 +48,10 @@ class Suite:
 
 
 ASYNCIO_SUITES = (
-    Suite(f"{ASYNCIO}.test_threads", executor=True, future=False),
-    Suite(f"{ASYNCIO}.test_futures2", executor=True, future=False, seeded=True),
+    Suite(f"{ASYNCIO}.test_threads"),
+    Suite(f"{ASYNCIO}.test_futures2", seeded=True),
     Suite(
         f"{ASYNCIO}.test_futures",
-        executor=True,
         future=True,
         select=(
             "*FutureTests.test_wrap_future",
@@ -61,11 +60,9 @@ ASYNCIO_SUITES = (
             "*FutureTests.test_wrap_future_cancel*",
         ),
     ),
-    Suite(f"{ASYNCIO}.test_tasks", executor=True, future=True, select=("RunCoroutineThreadsafeTests.*",)),
+    Suite(f"{ASYNCIO}.test_tasks", future=True, select=("RunCoroutineThreadsafeTests.*",)),
     Suite(
         f"{ASYNCIO}.test_base_events",
-        executor=True,
-        future=False,
         select=(
             "*.test_set_default_executor",
             "*.test_shutdown_default_executor_timeout",
@@ -81,8 +78,6 @@ ASYNCIO_SUITES = (
     ),
     Suite(
         f"{ASYNCIO}.test_events",
-        executor=True,
-        future=False,
         select=(
             "*EventLoopTests.test_run_in_executor*",
             "*EventLoopTests.test_create_connection_local_addr_*_family",
@@ -92,14 +87,10 @@ ASYNCIO_SUITES = (
     ),
     Suite(
         f"{ASYNCIO}.test_sock_lowlevel",
-        executor=True,
-        future=False,
         select=("*.test_create_connection_sock",),
     ),
     Suite(
         f"{ASYNCIO}.test_sendfile",
-        executor=True,
-        future=False,
         select=("*.test_sendfile_force_fallback", "*.test_sendfile_fallback_*", "*.test_sendfile_ssl*"),
     ),
 )
@@ -108,7 +99,6 @@ SERVER_SUITES = (
     Suite(
         SOCKETSERVER,
         executor=False,
-        future=False,
         select=(
             "SocketServerTest.test_Threading*",
             "SocketServerTest.test_close_immediately",
@@ -120,7 +110,6 @@ SERVER_SUITES = (
     Suite(
         SOCKETSERVER,
         executor=False,
-        future=False,
         select=(
             "SocketServerTest.test_TCPServer",
             "SocketServerTest.test_UDPServer",
@@ -137,7 +126,6 @@ SERVER_SUITES = (
     Suite(
         HTTPSERVERS,
         executor=False,
-        future=False,
         select=(
             "BaseHTTPServerTestCase.*",
             "RequestHandlerLoggingTestCase.*",
@@ -149,9 +137,9 @@ SERVER_SUITES = (
 )
 
 
-def server_suites() -> list[Suite]:
-    """Return the suites on socket and HTTP servers that this interpreter ships; none if it ships none."""
-    return [suite for suite in SERVER_SUITES if importlib.util.find_spec(suite.module) is not None]
+def there(table: tuple[Suite, ...]) -> list[Suite]:
+    """Return the suites of a table that this interpreter ships."""
+    return [suite for suite in table if _found(suite.module)]
 
 
 def concurrent_suites() -> list[Suite]:
@@ -171,17 +159,15 @@ def concurrent_suites() -> list[Suite]:
     return suites
 
 
-def asyncio_suites() -> list[Suite]:
-    """Return the suites on asyncio that this interpreter ships; none if it ships none."""
-    if importlib.util.find_spec(ASYNCIO) is None:
-        return []
-    return [suite for suite in ASYNCIO_SUITES if importlib.util.find_spec(suite.module) is not None]
+def _found(module: str) -> bool:
+    package = module.rpartition(".")[0]
+    return all(importlib.util.find_spec(name) is not None for name in (package, module))
 
 
 def _combinations(module: str) -> list[Suite]:
     return [
-        Suite(module, executor=True, future=False),
-        Suite(module, executor=True, future=True),
+        Suite(module),
+        Suite(module, future=True),
         Suite(module, executor=False, future=True),
     ]
 

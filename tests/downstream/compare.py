@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from differences import Expected
-from suites import Suite
+from suites import Expected, Suite
 
 EMPTY = 5
 """pytest's exit status for a run in which no test was collected or chosen."""
-
 
 COLLECTION = " (collection)"
 """Ends the name of what could not be imported; see `put_in.py`."""

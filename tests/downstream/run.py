@@ -1,15 +1,16 @@
 """Runs the test suites of real users, as published, first as they are and then with ebbpool, and compares.
 
-    python tests/downstream/run.py [--work DIR] [--only SUITE ...] [-k EXPRESSION] [-v]
+    python tests/downstream/run.py [--work DIR] [--only SUITE ...] [-k EXPRESSION]
 
 The interpreter that runs this file is the one whose suites are run: ebbpool, the projects of `suites.py`, and what
 their tests need have to be installed for it. The tests come out of the projects' sdists, which pip downloads into DIR;
 what they test is what is installed. Results, logs and the unpacked tests are left in DIR, too.
 
 A test that fails on both sides says nothing about ebbpool: it is listed as not ours. One that passes stock and fails
-with ebbpool, or is not there any more, is a failure, unless `differences.py` has it, with a reason. An entry of that
-table that is no longer true is a failure as well. So is a suite, or a backend in it, of which no call reached a pool of
-ebbpool's, or where anyio or a loop made threads of its own: a run cannot pass by testing somebody else's threads.
+with ebbpool, or is not there any more, is a failure, unless `suites.py` has it as expected, with a reason. An entry of
+that table that is no longer true is a failure as well. So is a suite, or a backend in it, of which no call reached a
+pool of ebbpool's, or where anyio or a loop made threads of its own: a run cannot pass by testing somebody else's
+threads.
 
 The exit status is 0 if nothing is unexplained, 1 if something is, 2 if not everything could be run.
 """
@@ -29,8 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from compare import Comparison, Side, compare, stale
-from differences import EXPECTED
-from suites import PINS, SUITES, Suite
+from suites import EXPECTED, PINS, SUITES, Suite
 
 HERE = Path(__file__).resolve().parent
 
@@ -84,26 +84,11 @@ def run_side(suite: Suite, kind: str, sdist: Path, options: argparse.Namespace) 
     root = unpack(suite, sdist, options.work / "unpacked" / name)
     record, log = options.work / f"{name}.jsonl", options.work / f"{name}.log"
     record.unlink(missing_ok=True)
-    command = [
-        sys.executable,
-        "-X",
-        "faulthandler",
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "--continue-on-collection-errors",
-    ]
-    for plugin in ("put_in", *suite.plugins):
+    command = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-q", "--continue-on-collection-errors"]
+    for plugin in ("no:cacheprovider", "put_in", *suite.plugins):
         command += ["-p", plugin]
     command += [f"--put-in-way={suite.way}", f"--put-in-side={kind}", f"--put-in-record={record}"]
-    command += [
-        f"--timeout={options.timeout:g}",
-        "-o",
-        f"faulthandler_timeout={2 * options.timeout:g}",
-        "-q",
-        *suite.options,
-    ]
+    command += [f"--timeout={options.timeout:g}", "-o", f"faulthandler_timeout={2 * options.timeout:g}", *suite.options]
     command += [f"--{'deselect' if '::' in path else 'ignore'}={path}" for path, _ in suite.left_out]
     if options.k:
         command += ["-k", options.k]
@@ -172,49 +157,21 @@ def run_all(suites: list[Suite], sdists: dict[str, Path], options: argparse.Name
 
 def print_table(comparisons: list[Comparison]) -> None:
     """Print one line per suite."""
-    heads = (
-        "suite",
-        "tests",
-        "stock",
-        "with ebbpool",
-        "skipped",
-        "not ours",
-        "expected",
-        "unexplained",
-        "calls",
-    )
-    rows = [heads]
+    row = "{:24} {:>5} {:>13} {:>13} {:>8} {:>9} {:>9} {:>12} {:>7}".format
+    print(row("suite", "tests", "stock", "with ebbpool", "skipped", "not ours", "expected", "unexplained", "calls"))
     for each in comparisons:
-        rows.append(
-            (
-                f"{each.suite.name} {PINS[each.suite.project]}",
-                f"{len(each.stock.outcome)}",
-                f"{each.stock.count('passed')} in {each.stock.seconds:.0f} s",
-                f"{each.ours.count('passed')} in {each.ours.seconds:.0f} s",
-                f"{each.ours.count('skipped')}",
-                f"{len(each.not_ours)}",
-                f"{len(each.expected)}",
-                f"{len(each.unexplained) + len(each.problems)}",
-                f"{each.ours.total}",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
-    for row in rows:
-        print(
-            "  ".join(
-                [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-            )
-        )
+        passed = [f"{side.count('passed')} in {side.seconds:.0f} s" for side in (each.stock, each.ours)]
+        wrong = len(each.unexplained) + len(each.problems)
+        numbers = (each.ours.count("skipped"), len(each.not_ours), len(each.expected), wrong, each.ours.total)
+        print(row(f"{each.suite.name} {PINS[each.suite.project]}", len(each.stock.outcome), *passed, *numbers))
 
 
-def print_lists(comparisons: list[Comparison], verbose: bool) -> None:
+def print_lists(comparisons: list[Comparison]) -> None:
     """Print what is behind the numbers."""
     for each in comparisons:
         name = each.suite.name
         if each.reached:
             print(f"\n{name}: calls by variant: " + ", ".join(f"{v} {n}" for v, n in each.reached.items()))
-        for path, reason in each.suite.left_out if verbose else ():
-            print(f"{name}: left out: {path}: {reason}")
         for test in each.not_ours:
             print(f"{name}: not ours: {test}")
         for test in each.only_stock:
@@ -236,7 +193,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--work", type=Path, default=Path("downstream-work"), metavar="DIR", help="for sdists, logs and results")
     add("--only", nargs="+", choices=names, default=names, metavar="SUITE", help=f"of {', '.join(names)}")
     add("-k", metavar="EXPRESSION", help="only the tests that pytest's -k picks; nothing is said to be stale then")
-    add("-v", "--verbose", action="store_true", help="also say what is left out of the suites, and why")
     add("--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="runs at a time (2)")
     add("--timeout", type=float, default=60.0, metavar="S", help="seconds per test (60)")
     add("--suite-timeout", type=float, default=600.0, metavar="S", help="seconds per suite (600)")
@@ -257,10 +213,10 @@ def main(arguments: list[str] | None = None) -> int:
     if comparisons:
         print()
         print_table(comparisons)
-        print_lists(comparisons, options.verbose)
+        print_lists(comparisons)
     old = [] if options.k else stale(EXPECTED, comparisons)
     for line in old:
-        print(f"STALE: differences.py: {line}")
+        print(f"STALE: suites.py: {line}")
     for name, reason in missing.items():
         print(f"*** {name} was not run: {reason} ***")
     failed = [each.suite.name for each in comparisons if each.failed]

@@ -17,11 +17,8 @@ from typing import Any
 import pytest
 from support.common import TIMEOUT, Background, environment, eventually
 from support.monitor import Talk
-from support.pages import ROOT, blocks_of, is_here, skip_without_packages
+from support.pages import ROOT, blocks_of, skip_without_packages
 from support.server import reserved_port
-
-NEEDED = ("asgiref", "dask", "fastapi", "gunicorn", "joblib", "tqdm", "twisted", "uvloop")
-MISSING = ", ".join(name for name in NEEDED if not is_here(name))
 
 PROGRAM = """
 import asyncio
@@ -161,9 +158,9 @@ def table() -> dict[str, list[str]]:
     return {first: cells for first, *cells in rows[2:]}
 
 
-@pytest.mark.skipif(bool(MISSING), reason=f"not installed here: {MISSING}")
 @pytest.mark.parametrize("column", COLUMNS)
 def test_a_column_of_the_table(column: str, tmp_path: Path) -> None:
+    skip_without_packages(PROGRAM)
     (tmp_path / "ways.py").write_text(PROGRAM, encoding="utf-8")
     how = ("-m", "ebbpool", "run") if column == "run" else ()
     done = subprocess.run(

@@ -1,16 +1,22 @@
-"""The pages on web frameworks, jobs, agents and numbers: the work of their examples is done by threads of the pool."""
+"""Libraries on the pool, as the pages of docs/integrations have it: the work of each is done by the pool's threads."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.common import output_of
-from support.pages import skip_without_packages, use_example
+from support.pages import use_example
 
-THREADS = """
+HELPERS = """
+import asyncio
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import ebbpool
+from ebbpool import AdaptiveExecutor
 
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
@@ -18,261 +24,82 @@ def threads(prefix):
     # The thread that waits for a pool's end tells the event loop that it has come, and then ends itself.
     names = {thread.name for thread in threading.enumerate() if not thread.name.endswith("_shutdown")}
     return sorted({name.partition("_")[0] for name in names if name.startswith(prefix)})
-"""
 
-HOLD = """
-def held(pool):
-    # From now on no call gets a thread.
+def name():
+    return threading.current_thread().name
+
+def is_told_to_come_again(ask, pool):
+    # No other call gets a thread.
     pool.resize(max_workers=1, max_wait=0.02)
     begun, gate = threading.Event(), threading.Event()
     pool.within(600.0).submit(lambda: (begun.set(), gate.wait(20)))
     assert begun.wait(20)
-    return gate
+    answer = ask()
+    gate.set()
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
 
-def told(answer):
-    return answer.status_code, answer.headers["Retry-After"]
+def gather(app, path, count):
+    # Ask an ASGI app so many times at once.
+    import httpx
+
+    async def main():
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://example", timeout=None) as client:
+            return await asyncio.gather(*(client.get(path) for _ in range(count)))
+
+    return asyncio.run(main())
 """
-"""Keeps all threads of a pool, and prints what a client is told then."""
 
 
-def test_fastapi() -> None:
-    printed = use_example(
-        "fastapi",
-        THREADS
-        + """
+def case(name: str, place: str, use: str, *printed: str, number: int = 0) -> Any:
+    """Return a use of an example, or of the library alone; see `use_example`. What is printed begins like this."""
+    return pytest.param(place, number, use, printed, id=name)
+
+
+FASTAPI = case(
+    "fastapi",
+    "fastapi",
+    """
 from starlette.testclient import TestClient
 
 submitted = 0
 for _ in range(2):
     with TestClient(app) as client:
-        print(client.get("/report").json())
-        print(threads("web"), threads("AnyIO worker"))
+        assert client.get("/report").json() == {"status": "done"}
+        assert (threads("web"), threads("AnyIO worker")) == (["web"], [])
         metrics = client.get("/metrics").text
         (pool,) = ebbpool.pools()
         # The counter of a name goes on where another pool takes it over.
         submitted += pool.stats().submitted
-        print(f'ebbpool_task_submissions_total{{pool="web"}} {submitted:.1f}' in metrics)
-    print(threads("web"), pool.stats().workers)
+        assert f'ebbpool_task_submissions_total{{pool="web"}} {submitted:.1f}' in metrics
+    assert (threads("web"), pool.stats().workers) == ([], 0)
     del pool
+with TestClient(app) as client:
+    is_told_to_come_again(lambda: client.get("/report"), *ebbpool.pools())
 """,
-    )
-    assert printed == ["{'status': 'done'}", "['web'] []", "True", "[] 0"] * 2
+)
 
-
-def test_fastapi_hears_of_errors_while_it_watches_its_clients() -> None:
-    printed = use_example(
-        "fastapi",
-        """
+FASTAPI_WATCHES = case(
+    "fastapi hears of errors, and tells the thread that the client has left",
+    "fastapi",
+    """
 import ebbpool.anyio
 from starlette.testclient import TestClient
+
+begun, told, heard = threading.Event(), threading.Event(), []
 
 @app.post("/sold-out")
 def sold_out(order: dict[str, int]):
     raise HTTPException(410, f"no {order['what']} left")
 
-with ebbpool.anyio.install(), TestClient(app) as client:
-    answer = client.post("/sold-out", json={"what": 7})
-    print(answer.status_code, answer.json())
-    print(client.get("/sum").json())
-""",
-        1,
-    )
-    assert printed == ["410 {'detail': 'no 7 left'}", "{'sum': 49999995000000}"]
-
-
-def test_starlette() -> None:
-    printed = use_example(
-        "starlette",
-        THREADS
-        + """
-from starlette.testclient import TestClient
-
-with TestClient(app) as client:
-    print(client.get("/report").json())
-    print(client.get("/power").json()["answer"] == 3**100)
-    print(threads("web"), threads("AnyIO worker"))
-print(threads("web"))
-""",
-    )
-    assert printed == ["{'status': 'done'}", "True", "['web'] []", "[]"]
-
-
-def test_litestar() -> None:
-    printed = use_example(
-        "litestar",
-        THREADS
-        + """
-from litestar.testing import TestClient
-
-with TestClient(app) as client:
-    print(client.get("/report").json())
-    print(threads("web"), threads("asyncio_"), pool.stats().submitted)
-print(threads("web"))
-""",
-    )
-    assert printed == ["{'status': 'done'}", "['web'] [] 1", "[]"]
-
-
-def test_django() -> None:
-    printed = use_example(
-        "django",
-        THREADS
-        + """
-from django.test import AsyncClient
-
-async def main():
-    return await AsyncClient().get("/report")
-
-print(asyncio.run(main()).json())
-print(threads("web"), pool.stats().submitted, threads("asyncio_"))
-""",
-    )
-    assert printed == ["{'parts': ['stock: done', 'prices: done', 'reviews: done']}", "['web'] 3 []"]
-
-
-def test_django_closes_the_connections_of_threads_that_leave(tmp_path: Path) -> None:
-    printed = use_example(
-        "django",
-        f"FILE = {str(tmp_path / 'data')!r}"
-        """
-from django.db.backends.sqlite3.base import DatabaseWrapper
-
-settings.DATABASES["default"] = {"ENGINE": "django.db.backends.sqlite3", "NAME": FILE, "CONN_MAX_AGE": None}
-closed = []
-close = DatabaseWrapper._close
-DatabaseWrapper._close = lambda self: (closed.append(self.alias), close(self))
-
-def query():
-    with connections["default"].cursor() as cursor:
-        return cursor.execute("select 1").fetchone()
-
-print(asyncio.run(in_pool(query)()), closed)
-pool.shutdown()
-print(closed)
-""",
-    )
-    assert printed == ["(1,) []", "['default']"]
-
-
-def test_flask() -> None:
-    printed = use_example(
-        "flask",
-        THREADS
-        + """
-import asyncio
-from types import SimpleNamespace
-import httpx
-
-# What the example waits for is that all thirty requests have a thread.
-meeting = threading.Barrier(30)
-time = SimpleNamespace(sleep=lambda _: meeting.wait(20))
-
-async def main():
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://example") as client:
-        return await asyncio.gather(*(client.get("/report") for _ in range(30)))
-
-print({answer.json()["status"] for answer in asyncio.run(main())})
-stats = wsgi.executor.stats()
-print(stats.submitted, stats.started, threads("web"), threads("WSGI"))
-""",
-    )
-    assert printed == ["{'done'}", "30 30 ['web'] []"]
-
-
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_aiohttp(loop: str) -> None:
-    printed = use_example(
-        "aiohttp",
-        THREADS
-        + f"import {loop}\n"
-        + """
-import asyncio
-from ebbpool.aio import new_uvloop
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from aiohttp.test_utils import TestClient, TestServer
-
-async def main():
-    async with TestClient(TestServer(app)) as client:
-        print(await (await client.get("/report")).json())
-        print(app[POOL].stats().submitted)
-        with TemporaryDirectory(dir=".") as folder:
-            (Path(folder) / "a file").write_text("something to read" * 100_000)
-            print(len(await (await client.get(f"/files/{Path(folder).name}/a file")).read()))
-        print(threads("web"), {type(t).__module__.partition(".")[0] for t in threading.enumerate() if LOOP in t.name})
-    print(threads("web"))
-
-with asyncio.Runner(loop_factory=new_event_loop if LOOP == "asyncio" else new_uvloop) as runner:
-    runner.run(main())
-""".replace("LOOP", repr(loop)),
-    )
-    assert printed == ["{'name': 'report'}", "1", "1700000", "['web'] {'ebbpool'}", "[]"]
-
-
-@pytest.mark.parametrize("page", ["fastapi", "starlette", "litestar"])
-def test_a_client_is_told_to_come_again(page: str) -> None:
-    testing = "litestar.testing" if page == "litestar" else "starlette.testclient"
-    printed = use_example(
-        page,
-        THREADS
-        + HOLD
-        + f"from {testing} import TestClient\n"
-        + """
-import ebbpool
-
-with TestClient(app) as client:
-    (pool,) = ebbpool.pools()
-    gate = held(pool)
-    print(told(client.get("/report")))
-    gate.set()
-""",
-    )
-    assert printed == ["(503, '1')"]
-
-
-@pytest.mark.parametrize("page", ["django", "flask"])
-def test_a_client_of_other_servers_is_told_to_come_again(page: str) -> None:
-    printed = use_example(
-        page,
-        THREADS
-        + HOLD
-        + """
-import asyncio
-
-async def main():
-    if "flask_app" not in globals():
-        from django.test import AsyncClient
-        return await AsyncClient().get("/report")
-    import httpx
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://example") as client:
-        return await client.get("/report")
-
-gate = held(pool if "flask_app" not in globals() else wsgi.executor)
-print(told(asyncio.run(main())))
-gate.set()
-""",
-    )
-    assert printed == ["(503, '1')"]
-
-
-def test_fastapi_tells_the_thread_that_the_client_has_left() -> None:
-    printed = use_example(
-        "fastapi",
-        """
-import asyncio
-import threading
-import ebbpool.anyio
-
-begun, told = threading.Event(), threading.Event()
-
 @app.get("/work")
 def work():
     with ebbpool.on_cancel(told.set):
         begun.set()
-        print(told.wait(20))
-    print(ebbpool.cancelled())
+        heard.append(told.wait(20))
+    heard.append(ebbpool.cancelled())
 
-async def main():
+async def leave():
     messages = [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def receive():
@@ -288,30 +115,31 @@ async def main():
     scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
              "path": "/work", "raw_path": b"/work", "query_string": b"", "headers": [], "root_path": "",
              "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}
-    with ebbpool.anyio.install():
-        await app(scope, receive, send)
+    await app(scope, receive, send)
 
-asyncio.run(main())
+with ebbpool.anyio.install():
+    with TestClient(app) as client:
+        answer = client.post("/sold-out", json={"what": 7})
+        assert (answer.status_code, answer.json()) == (410, {"detail": "no 7 left"})
+        assert client.get("/sum").json() == {"sum": 49999995000000}
+    asyncio.run(leave())
+assert heard == [True, True]
 """,
-        1,
-    )
-    assert printed == ["True", "True"]
-
+    number=1,
+)
 
 CONNECTIONS = """
-import asyncio
 import time
 from collections.abc import Iterator
 from typing import Annotated
 
 import ebbpool.anyio
-import httpx
 from fastapi import Depends, FastAPI
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 engine = create_engine(
-    URL, pool_size=5, max_overflow=10, pool_timeout=10, connect_args={"check_same_thread": False}
+    f"sqlite:///{FILE}", pool_size=5, max_overflow=10, pool_timeout=10, connect_args={"check_same_thread": False}
 )
 new_session = sessionmaker(engine)
 app = FastAPI()
@@ -332,37 +160,173 @@ def items(db: Database, user: Annotated[int, Depends(get_user)]) -> int:
     time.sleep(0.005)
     return user
 
-async def main():
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://example", timeout=None) as client:
-        answers = await asyncio.gather(*(client.get("/items") for _ in range(CLIENTS)))
-    print(type(engine.pool).__name__, sum(answer.status_code == 200 for answer in answers))
-
-with ebbpool.anyio.install():
-    asyncio.run(main())
+for clients in (100, 300):
+    with ebbpool.anyio.install():
+        assert {answer.status_code for answer in gather(app, "/items", clients)} == {200}
+assert type(engine.pool).__name__ == "QueuePool"
 """
 
+STARLETTE = """
+from starlette.testclient import TestClient
 
-@pytest.mark.parametrize("clients", [100, 300])
-def test_requests_that_hold_a_connection_go_on(clients: int, tmp_path: Path) -> None:
-    skip_without_packages(CONNECTIONS)
-    url = f"sqlite:///{tmp_path / 'data.db'}"
-    printed = output_of(f"URL = {url!r}\nCLIENTS = {clients}\n{CONNECTIONS}")
-    assert printed == [f"QueuePool {clients}"]
+with TestClient(app) as client:
+    assert client.get("/report").json() == {"status": "done"}
+    assert client.get("/power").json()["answer"] == 3**100
+    assert (threads("web"), threads("AnyIO worker")) == (["web"], [])
+    is_told_to_come_again(lambda: client.get("/report"), *ebbpool.pools())
+assert threads("web") == []
+"""
 
+LITESTAR = """
+from litestar.testing import TestClient
 
-def test_pydantic_ai() -> None:
-    printed = use_example(
-        "pydantic-ai",
-        """
-import threading
+with TestClient(app) as client:
+    assert client.get("/report").json() == {"status": "done"}
+    assert (threads("web"), threads("asyncio_"), pool.stats().submitted) == (["web"], [], 1)
+    is_told_to_come_again(lambda: client.get("/report"), pool)
+assert threads("web") == []
+"""
 
-answered = pool.stats().completed
+DJANGO = """
+from django.db.backends.sqlite3.base import DatabaseWrapper
+from django.test import AsyncClient
+
+settings.DATABASES["default"] = {"ENGINE": "django.db.backends.sqlite3", "NAME": FILE, "CONN_MAX_AGE": None}
+closed = []
+close = DatabaseWrapper._close
+DatabaseWrapper._close = lambda self: (closed.append(self.alias), close(self))
+
+def get_report():
+    async def main():
+        return await AsyncClient().get("/report")
+
+    return asyncio.run(main())
+
+def query():
+    with connections["default"].cursor() as cursor:
+        return cursor.execute("select 1").fetchone()
+
+assert get_report().json() == {"parts": ["stock: done", "prices: done", "reviews: done"]}
+assert (threads("web"), pool.stats().submitted, threads("asyncio_")) == (["web"], 3, [])
+assert (asyncio.run(in_pool(query)()), closed) == ((1,), [])
+is_told_to_come_again(get_report, pool)
+# Connections of threads that leave are closed.
+pool.shutdown()
+assert closed == ["default"]
+"""
+
+DJANGO_SESSIONS = """
+import json
+import sqlite3
+import django
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.db import connection, connections
+from django.http import JsonResponse
+from django.urls import path
+from asgiref.testing import ApplicationCommunicator
+import ebbpool.django
+
+settings.configure(
+    SECRET_KEY="for a test", ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], DEBUG=False, LOGGING_CONFIG=None,
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": FILE, "CONN_MAX_AGE": None}},
+)
+django.setup()
+made = []
+
+def query():
+    with connection.cursor() as cursor:
+        cursor.execute("select 1")
+    if connection.connection not in made:
+        made.append(connection.connection)
+    return name()
+
+def plain(request):
+    return JsonResponse({"threads": [query()]})
+
+async def view(request):
+    # Two that could run beside each other, and must not: they share a connection.
+    names = await asyncio.gather(*(sync_to_async(query)() for _ in range(2)))
+    return JsonResponse({"threads": [*names, await sync_to_async(query)()]})
+
+meeting = threading.Barrier(3)
+
+def meets(request):
+    meeting.wait(20)
+    return plain(request)
+
+urlpatterns = [path("plain", plain), path("view", view), path("meets", meets)]
+pool = AdaptiveExecutor(1, "web", keep_alive=60, finalizer=connections.close_all)
+app = ebbpool.django.asgi(get_asgi_application(), pool)
+
+async def get(url):
+    scope = {"type": "http", "method": "GET", "path": url, "headers": [], "query_string": b"", "http_version": "1.1"}
+    client = ApplicationCommunicator(app, scope)
+    await client.send_input({"type": "http.request", "body": b""})
+    await client.receive_output(20)
+    body = (await client.receive_output(20))["body"]
+    await client.wait(20)
+    return set(json.loads(body)["threads"])
+
+async def main():
+    for url in ("/plain", "/view") * 3:
+        assert await get(url) == {"web_0"}
+        # The session ends in its thread, just after the answer.
+        assert await asyncio.get_running_loop().run_in_executor(None, pool.wait_idle, 20)
+    assert (pool.stats().started, len(made)) == (1, 1)
+    assert len(set.union(*await asyncio.gather(*(get("/meets") for _ in range(3))))) == 3
+
+asyncio.run(main())
+pool.shutdown()
+for one in made:
+    try:
+        one.total_changes
+    except sqlite3.ProgrammingError as error:
+        assert "closed" in str(error)
+    else:
+        raise AssertionError
+"""
+
+FLASK = """
+# What the example waits for is that all thirty requests have a thread.
+meeting = threading.Barrier(30)
+time = SimpleNamespace(sleep=lambda _: meeting.wait(20))
+
+assert {answer.json()["status"] for answer in gather(app, "/report", 30)} == {"done"}
+stats = wsgi.executor.stats()
+assert (stats.submitted, stats.started, threads("web"), threads("WSGI")) == (30, 30, ["web"], [])
+is_told_to_come_again(lambda: gather(app, "/report", 1)[0], wsgi.executor)
+"""
+
+AIOHTTP = """
+from ebbpool.aio import new_uvloop
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from aiohttp.test_utils import TestClient, TestServer
+
+async def main():
+    async with TestClient(TestServer(app)) as client:
+        assert await (await client.get("/report")).json() == {"name": "report"}
+        assert app[POOL].stats().submitted == 1
+        with TemporaryDirectory(dir=".") as folder:
+            (Path(folder) / "a file").write_text("something to read" * 100_000)
+            assert len(await (await client.get(f"/files/{Path(folder).name}/a file")).read()) == 1700000
+        assert threads("web") == ["web"]
+        assert {type(t).__module__.partition(".")[0] for t in threading.enumerate() if LOOP in t.name} == {"ebbpool"}
+    assert threads("web") == []
+
+with asyncio.Runner(loop_factory=new_event_loop if LOOP == "asyncio" else new_uvloop) as runner:
+    runner.run(main())
+"""
+
+PYDANTIC_AI = """
+assert pool.stats().completed == 2
 pool = AdaptiveExecutor(thread_name_prefix="again")
 names = []
 
 def remember() -> str:
-    names.append(threading.current_thread().name)
+    names.append(name())
     return "remembered"
 
 other = Agent(TestModel(), tools=[remember])
@@ -373,18 +337,10 @@ async def again():
             await other.run("Go on.")
 
 asyncio.run(again())
-print(answered, names, pool.stats().completed)
-""",
-    )
-    assert printed == ['{"weather":"sunny","traffic":"calm"}', "2 ['again_0'] 1"]
+assert (names, pool.stats().completed) == (["again_0"], 1)
+"""
 
-
-def test_apscheduler() -> None:
-    printed = use_example(
-        "apscheduler",
-        """
-import threading
-
+APSCHEDULER = """
 pool = AdaptiveExecutor(thread_name_prefix="jobs")
 lane = pool.lane("reports", limit=2)
 scheduler = BackgroundScheduler(executors={"default": PoolExecutor(pool), "reports": PoolExecutor(lane)})
@@ -392,31 +348,22 @@ names = []
 done = threading.Semaphore(0)
 
 def job():
-    names.append(threading.current_thread().name.partition("_")[0])
+    names.append(name().partition("_")[0])
     done.release()
 
 scheduler.add_job(job)
 scheduler.add_job(job, executor="reports")
 scheduler.start()
-print(done.acquire(timeout=10), done.acquire(timeout=10), names)
+assert done.acquire(timeout=10) and done.acquire(timeout=10) and names == ["jobs", "jobs"]
 scheduler.shutdown()
-print(pool.stats().completed, lane.stats().completed, pool.stats().workers)
-""",
-    )
-    assert printed == ["True True ['jobs', 'jobs']", "2 1 0"]
+assert (pool.stats().completed, lane.stats().completed, pool.stats().workers) == (2, 1, 0)
+"""
 
+LANGCHAIN = """
+assert (pool.stats().completed, pool.stats().workers) == (80, 0)
+"""
 
-def test_langchain() -> None:
-    printed = use_example("langchain", "print(pool.stats().completed, pool.stats().workers)")
-    assert printed[0].startswith("['PAGE 0', 'PAGE 1', ")
-    assert printed[1:] == ["80 0"]
-
-
-def test_numpy() -> None:
-    printed = use_example(
-        "numpy",
-        """
-import threading
+NUMPY = """
 from threadpoolctl import threadpool_info
 
 def limits():
@@ -424,9 +371,161 @@ def limits():
 
 with threadpool_limits(limits=1, user_api="blas"), AdaptiveExecutor(thread_name_prefix="numbers") as pool:
     # A result is there before its worker is free again, and the task counted.
-    print(pool.submit(limits).result(), pool.wait_idle(10))
-    print(pool.submit(product, 100).result(), pool.wait_idle(10), pool.stats().completed)
-    print([thread.name for thread in threading.enumerate() if thread.name.startswith('numbers')])
-""",
-    )
-    assert printed == ["2000.0", "{1} True", "25.0 True 2", "['numbers_0']"]
+    assert pool.submit(limits).result() == {1} and pool.wait_idle(10)
+    assert pool.submit(product, 100).result() == 25 and pool.wait_idle(10) and pool.stats().completed == 2
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith('numbers')] == ["numbers_0"]
+"""
+
+CELERY = """
+import time
+from celery import Celery
+from celery.concurrency import get_implementation
+from celery.contrib.testing.worker import start_worker
+from celery.exceptions import SoftTimeLimitExceeded
+from celery.worker.autoscale import Autoscaler
+
+app = Celery("example", broker="memory://", backend="cache+memory://")
+app.conf.worker_pool = "ebbpool.celery:TaskPool"
+logging.disable(logging.CRITICAL)
+work = app.task(name)
+
+@app.task(soft_time_limit=0.2)
+def endless():
+    try:
+        while True:
+            time.sleep(0.001)
+    except SoftTimeLimitExceeded:
+        return "cleaned up"
+
+@app.task(soft_time_limit=0.2)
+def fails():
+    while True:
+        time.sleep(0.001)
+
+@app.task(soft_time_limit=30)
+def quick():
+    return "in time"
+
+TaskPool = get_implementation(app.conf.worker_pool)
+with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) as worker:
+    pool = worker.pool
+
+    def threads_of_the_pool():
+        assert pool.num_processes == pool.executor.stats().max_workers
+        return pool.num_processes
+
+    assert work.delay().get(timeout=20) == "celery_0"
+    assert (pool.info["implementation"], pool.info["max-concurrency"]) == ("ebbpool.celery:TaskPool", 2)
+    # Both threads of the pool are taken by tasks that only the limit ends.
+    assert [task.get(timeout=20) for task in [endless.delay(), endless.delay()]] == ["cleaned up"] * 2
+    assert quick.delay().get(timeout=20) == "in time"
+    assert type(fails.delay().get(timeout=20, propagate=False)).__name__ == "SoftTimeLimitExceeded"
+    pool.grow(3)
+    assert threads_of_the_pool() == 5
+    pool.shrink(2)
+    assert threads_of_the_pool() == 3
+    pool.shrink(9)
+    assert threads_of_the_pool() == 1
+    try:
+        type("Hasty", (TaskPool,), {"settings": {"max_wait": 0.5}})(2)
+    except ValueError as error:
+        assert str(error) == "settings: max_wait=0.5 would lose tasks, of which Celery has none run again"
+    else:
+        raise AssertionError
+    scaler = Autoscaler(pool, max_concurrency=8, min_concurrency=4, worker=worker)
+    scaler.update(max=8, min=4)
+    assert threads_of_the_pool() == 4
+"""
+
+GRPC = """
+import grpc
+
+pool = AdaptiveExecutor(thread_name_prefix="grpc")
+begun, go = threading.Semaphore(0), threading.Event()
+
+def unary(request, context):
+    return name().partition("_")[0].encode() + request
+
+def slow(request, context):
+    begun.release()
+    go.wait(20)
+    return b"done"
+
+def stream(request, context):
+    for number in range(5):
+        yield str(number).encode()
+
+def both(requests, context):
+    for request in requests:
+        yield request * 2
+
+handlers = {
+    "Unary": grpc.unary_unary_rpc_method_handler(unary),
+    "Slow": grpc.unary_unary_rpc_method_handler(slow),
+    "Stream": grpc.unary_stream_rpc_method_handler(stream),
+    "Both": grpc.stream_stream_rpc_method_handler(both),
+}
+server = grpc.server(pool)
+server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Example", handlers),))
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    assert channel.unary_unary("/Example/Unary")(b"!", timeout=20) == b"grpc!"
+    assert list(channel.unary_stream("/Example/Stream")(b"", timeout=20)) == [b"0", b"1", b"2", b"3", b"4"]
+    assert list(channel.stream_stream("/Example/Both")(iter([b"a", b"b"]), timeout=20)) == [b"aa", b"bb"]
+    calls = [channel.unary_unary("/Example/Slow").future(b"", timeout=20) for _ in range(30)]
+    for _ in calls:
+        begun.acquire(timeout=20)
+    stopped = server.stop(grace=20)
+    go.set()
+    assert stopped.wait(20) and {call.result() for call in calls} == {b"done"}
+pool.shutdown()
+assert pool.stats().workers == 0
+"""
+
+JUPYTER = """
+import ipykernel
+import subprocess
+from jupyter_client.manager import start_new_kernel
+
+manager, client = start_new_kernel(kernel_name="python3", stderr=subprocess.DEVNULL)
+cells = [
+    "import asyncio, threading, ebbpool; installed = ebbpool.install(); print(installed.parts['asyncio'])",
+    "print((await asyncio.to_thread(threading.current_thread)).name)",
+    "installed.undo(); print((await asyncio.to_thread(threading.current_thread)).name)",
+]
+for cell in cells:
+    client.execute_interactive(cell, timeout=20, store_history=False)
+client.stop_channels()
+manager.shutdown_kernel(now=True)
+"""
+OF_JUPYTER = ("the default executor of new loops, and of the one that runs", "ebbpool_0", "asyncio_0")
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "use", "printed"),
+    [
+        FASTAPI,
+        FASTAPI_WATCHES,
+        case("requests that hold a connection go on", "", CONNECTIONS),
+        case("starlette", "frameworks#Starlette", STARLETTE),
+        case("litestar", "frameworks#Litestar", LITESTAR),
+        case("django", "django", DJANGO),
+        case("django has one warm thread for each request", "", DJANGO_SESSIONS),
+        case("flask", "frameworks#Flask", FLASK),
+        *(
+            case(f"aiohttp {loop}", "frameworks#aiohttp", f"import {loop}\nLOOP = {loop!r}\n{AIOHTTP}")
+            for loop in ("asyncio", "uvloop")
+        ),
+        case("pydantic-ai", "more#pydantic-ai", PYDANTIC_AI, '{"weather":"sunny","traffic":"calm"}'),
+        case("apscheduler", "more#APScheduler", APSCHEDULER),
+        case("celery", "", CELERY),
+        case("grpc", "", GRPC),
+        case("langchain", "more#langchain-core", LANGCHAIN, "['PAGE 0', 'PAGE 1', "),
+        case("numpy", "more#numpy", NUMPY, "2000.0"),
+        case("jupyter", "", JUPYTER, *OF_JUPYTER),
+    ],
+)
+def test_a_library_uses_the_pool(place: str, number: int, use: str, printed: tuple[str, ...], tmp_path: Path) -> None:
+    lines = use_example(place, f"FILE = {str(tmp_path / 'data')!r}\n{HELPERS}{use}", number)
+    assert len(lines) == len(printed) and all(map(str.startswith, lines, printed)), lines

@@ -21,9 +21,6 @@ concurrency = pytest.importorskip("starlette.concurrency")
 responses = pytest.importorskip("starlette.responses")
 anyio = pytest.importorskip("anyio")
 
-AHEAD = 64 + 1
-"""Chunks that may be made before the consumer has taken them: a batch, and what it waits for."""
-
 Main = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -45,20 +42,15 @@ def iterate(iterator: Any) -> Any:
     return concurrency.iterate_in_threadpool(iterator)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 63, 64, 65, 1000])
-def test_all_chunks_in_order(pool: AdaptiveExecutor, run: Callable[[Main], None], count: int) -> None:
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 63, 64, 65, 6400])
+def test_all_chunks_in_order_and_many_in_a_hand_over(
+    pool: AdaptiveExecutor, run: Callable[[Main], None], count: int
+) -> None:
     async def main() -> None:
         assert [chunk async for chunk in iterate(range(count))] == [*range(count)]
 
     run(main)
-
-
-def test_a_hand_over_is_for_many_chunks(pool: AdaptiveExecutor) -> None:
-    async def main() -> None:
-        assert len([chunk async for chunk in iterate(range(6400))]) == 6400
-
-    asyncio.run(main())
-    assert pool.stats().submitted <= 6400 / 64 + 10
+    assert pool.stats().submitted <= count / 64 + 10
 
 
 def test_what_the_consumer_waits_for_comes_at_once(pool: AdaptiveExecutor, run: Callable[[Main], None]) -> None:
@@ -97,34 +89,25 @@ def test_an_error_comes_at_its_place(pool: AdaptiveExecutor, good: int) -> None:
     asyncio.run(main())
 
 
-def test_a_client_that_does_not_read_holds_no_thread(pool: AdaptiveExecutor) -> None:
-    made = itertools.count()
-
-    async def main() -> None:
-        stream = iterate(made)
-        for number in range(200):
-            assert await anext(stream) == number
-        await asyncio.to_thread(eventually, lambda: pool.stats().running <= 1, "the turn ends")
-        assert next(made) <= 200 + AHEAD
-        await stream.aclose()
-
-    asyncio.run(main())
-
-
-def test_large_chunks_end_a_batch_sooner(pool: AdaptiveExecutor) -> None:
+@pytest.mark.parametrize(
+    ("chunk", "taken", "ahead"), [(b"", 200, 64 + 1), (bytes(100_000), 100, 4)], ids=["a batch", "large chunks"]
+)
+def test_a_client_that_does_not_read_holds_no_thread(
+    pool: AdaptiveExecutor, chunk: bytes, taken: int, ahead: int
+) -> None:
     made: list[int] = []
 
     def chunks() -> Iterator[bytes]:
-        for number in range(1000):
+        for number in itertools.count():
             made.append(number)
-            yield bytes(100_000)
+            yield chunk
 
     async def main() -> None:
         stream = iterate(chunks())
-        for _ in range(100):
+        for _ in range(taken):
             await anext(stream)
         await asyncio.to_thread(eventually, lambda: pool.stats().running <= 1, "the turn ends")
-        assert len(made) <= 100 + 4
+        assert len(made) <= taken + ahead
         await stream.aclose()
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from support.common import TIMEOUT, Background, environment, eventually, output_of
+from support.common import TIMEOUT, Background, environment, eventually
 from support.pages import is_here, skip_without_packages
 from support.server import reserved_port
 
@@ -23,20 +23,32 @@ import threading
 import time
 import ebbpool
 
+if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+    from ebbpool.prometheus import PoolCollector
+    PoolCollector()
 meeting = threading.Barrier(20)
 
 def app(environ, start_response):
+    (pool,) = ebbpool.pools()
+    name, stats = threading.current_thread().name.partition("_")[0], pool.stats()
+    body = f"{os.getpid()} {stats.submitted} {name} {stats.max_workers}"
     path = environ["PATH_INFO"]
     if path == "/meet":
         meeting.wait(20)
     if path == "/slow":
-        open("begun", "w").close()
+        with open("begun.part", "w") as file:
+            file.write(body)
+        os.rename("begun.part", "begun")
         while not os.path.exists("go on"):
             time.sleep(0.01)
-    (pool,) = ebbpool.pools()
-    body = f"{threading.current_thread().name.partition('_')[0]} {pool.stats().max_workers} {os.getpid()}".encode()
     start_response("200 OK", [("Content-Length", str(len(body)))])
-    return [body]
+    return [body.encode()]
+"""
+HOOKS = """
+from prometheus_client.multiprocess import mark_process_dead
+
+def child_exit(server, worker):
+    mark_process_dead(worker.pid)
 """
 
 
@@ -53,9 +65,9 @@ def program(*command: str, cwd: Path, **environ: str) -> Iterator[subprocess.Pop
 
 @contextmanager
 def gunicorn(
-    folder: Path, port: int, *arguments: str, worker: str = "ebbpool.gunicorn.AdaptiveThreadWorker", app: str = APP
+    folder: Path, port: int, *arguments: str, worker: str = "ebbpool.gunicorn.AdaptiveThreadWorker"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    (folder / "application.py").write_text(app, encoding="utf-8")
+    (folder / "application.py").write_text(APP, encoding="utf-8")
     command = ["-m", "gunicorn", "-k", worker, "-b", f"127.0.0.1:{port}", "--no-control-socket", *arguments]
     with program(*command, "application:app", cwd=folder) as process:
         yield process
@@ -72,6 +84,10 @@ def get(port: int, path: str) -> str:
         return connection.getresponse().read().decode()
 
 
+def pid_of(answer: str) -> str:
+    return answer.split()[0]
+
+
 def answers(port: int) -> bool:
     try:
         return bool(get(port, "/"))
@@ -83,21 +99,21 @@ def answers(port: int) -> bool:
 def test_gunicorn(tmp_path: Path) -> None:
     with reserved_port() as port, gunicorn(tmp_path, port, "--threads", "30", "--keep-alive", "5") as process:
         eventually(lambda: answers(port), "gunicorn answers")
-        assert get(port, "/").startswith("gunicorn 30 ")
+        assert get(port, "/").endswith(" gunicorn 30")
         together = [Background(lambda: get(port, "/meet")) for _ in range(20)]
-        assert {client.join().split()[0] for client in together} == {"gunicorn"}
+        assert {client.join().split()[2] for client in together} == {"gunicorn"}
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
         for _ in range(3):
             connection.request("GET", "/")
-            before = connection.getresponse().read().split()[2]
+            before = pid_of(connection.getresponse().read().decode())
         connection.close()
         slow = Background(lambda: get(port, "/slow"))
         eventually((tmp_path / "begun").exists, "the slow request has begun")
         # A reload: what runs is answered by the worker that began it, and the next request by another.
         process.send_signal(signal.SIGHUP)
-        eventually(lambda: answers(port) and get(port, "/").encode().split()[2] != before, "another worker answers")
+        eventually(lambda: answers(port) and pid_of(get(port, "/")) != before, "another worker answers")
         (tmp_path / "go on").touch()
-        assert slow.join().encode().split()[2] == before
+        assert pid_of(slow.join()) == before
         process.terminate()
         assert process.wait(3 * TIMEOUT) == 0
 
@@ -123,36 +139,8 @@ def test_gunicorn_answers_what_the_pool_refuses(tmp_path: Path, settings: str, n
                 assert answer.status == 503 and int(answer.getheader("Retry-After", 0)) >= 1
                 (tmp_path / "go on").touch()
                 assert next_one.getresponse().status == next_status
-            answered_by = slow.getresponse().read().split()[2]
-        assert get(port, "/").encode().split()[2] == answered_by
-
-
-COUNTED = """
-import os
-import time
-import ebbpool
-from ebbpool.prometheus import PoolCollector
-
-PoolCollector()
-
-def app(environ, start_response):
-    (pool,) = ebbpool.pools()
-    body = f"{os.getpid()} {pool.stats().submitted}".encode()
-    if environ["PATH_INFO"] == "/slow":
-        with open("begun.part", "wb") as file:
-            file.write(body)
-        os.rename("begun.part", "begun")
-        while not os.path.exists("go on"):
-            time.sleep(0.01)
-    start_response("200 OK", [("Content-Length", str(len(body)))])
-    return [body]
-"""
-HOOKS = """
-from prometheus_client.multiprocess import mark_process_dead
-
-def child_exit(server, worker):
-    mark_process_dead(worker.pid)
-"""
+            answered_by = pid_of(slow.getresponse().read().decode())
+        assert pid_of(get(port, "/")) == answered_by
 
 
 class Sums:
@@ -182,15 +170,15 @@ def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, mon
     (tmp_path / "gunicorn.conf.py").write_text(HOOKS, encoding="utf-8")
     # A worker that has its one connection takes no other, so each request has a worker of its own.
     arguments = ["--workers", "2", "--threads", "1", "--worker-connections", "1", "--keep-alive", "0"]
-    with reserved_port() as port, gunicorn(tmp_path, port, *arguments, app=COUNTED):
+    with reserved_port() as port, gunicorn(tmp_path, port, *arguments):
         eventually(lambda: answers(port), "gunicorn answers")
         with closing(asked(port, "/slow")) as slow:
             eventually((tmp_path / "begun").exists, "the slow request has begun")
             first, second = (tmp_path / "begun").read_text(), get(port, "/")
             eventually(lambda: sums.counted(first, second), "both workers are counted")
-            os.kill(int(second.split()[0]), signal.SIGKILL)
+            os.kill(int(pid_of(second)), signal.SIGKILL)
             third = get(port, "/")
-            assert len({answer.split()[0] for answer in (first, second, third)}) == 3
+            assert len({*map(pid_of, (first, second, third))}) == 3
             eventually(lambda: sums.counted(first, second, third), "the dead worker is counted, and its replacement")
             eventually(lambda: sums.shown("ebbpool_thread_limit") == 2, "the dead worker has no threads")
             (tmp_path / "go on").touch()
@@ -234,81 +222,8 @@ def test_prometheus_has_the_sum_over_the_workers_of_uvicorn(tmp_path: Path) -> N
             other = get(port, "/")
             (tmp_path / "go on").touch()
             first = slow.getresponse().read().decode()
-        assert first.split()[0] != other.split()[0]
+        assert pid_of(first) != pid_of(other)
         eventually(lambda: sums.counted(first, other), "both workers are counted")
-
-
-CELERY = """
-import logging
-import threading
-import time
-from celery import Celery
-from celery.contrib.testing.worker import start_worker
-from celery.exceptions import SoftTimeLimitExceeded
-
-app = Celery("example", broker="memory://", backend="cache+memory://")
-app.conf.worker_pool = "ebbpool.celery:TaskPool"
-logging.disable(logging.CRITICAL)
-
-@app.task
-def work():
-    return threading.current_thread().name
-
-@app.task(soft_time_limit=0.2)
-def endless():
-    try:
-        while True:
-            time.sleep(0.001)
-    except SoftTimeLimitExceeded:
-        return "cleaned up"
-
-@app.task(soft_time_limit=0.2)
-def fails():
-    while True:
-        time.sleep(0.001)
-
-@app.task(soft_time_limit=30)
-def quick():
-    return "in time"
-
-from celery.concurrency import get_implementation
-from celery.worker.autoscale import Autoscaler
-
-TaskPool = get_implementation(app.conf.worker_pool)
-with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) as worker:
-    pool = worker.pool
-    print(work.delay().get(timeout=20), pool.info["implementation"], pool.info["max-concurrency"])
-    # Both threads of the pool are taken by tasks that only the limit ends.
-    print([task.get(timeout=20) for task in [endless.delay(), endless.delay()]], quick.delay().get(timeout=20))
-    print(type(fails.delay().get(timeout=20, propagate=False)).__name__)
-    pool.grow(3)
-    print(pool.num_processes, pool.executor.stats().max_workers)
-    pool.shrink(2)
-    print(pool.num_processes, pool.executor.stats().max_workers)
-    pool.shrink(9)
-    print(pool.num_processes, pool.executor.stats().max_workers)
-    try:
-        type("Hasty", (TaskPool,), {"settings": {"max_wait": 0.5}})(2)
-    except ValueError as error:
-        print(error)
-    scaler = Autoscaler(pool, max_concurrency=8, min_concurrency=4, worker=worker)
-    scaler.update(max=8, min=4)
-    print(pool.num_processes, pool.executor.stats().max_workers)
-"""
-
-
-def test_celery() -> None:
-    skip_without_packages("import celery")
-    assert output_of(CELERY) == [
-        "celery_0 ebbpool.celery:TaskPool 2",
-        "['cleaned up', 'cleaned up'] in time",
-        "SoftTimeLimitExceeded",
-        "5 5",
-        "3 3",
-        "1 1",
-        "settings: max_wait=0.5 would lose tasks, of which Celery has none run again",
-        "4 4",
-    ]
 
 
 TASKS = """
@@ -337,156 +252,6 @@ def test_celery_is_told_on_its_command_line(tmp_path: Path) -> None:
         answer = subprocess.check_output([sys.executable, "-c", ask], cwd=tmp_path, text=True)
         assert answer.startswith("celery_")
     assert process.returncode == 0
-
-
-GRPC = """
-import threading
-import grpc
-from ebbpool import AdaptiveExecutor
-
-pool = AdaptiveExecutor(thread_name_prefix="grpc")
-begun, go = threading.Semaphore(0), threading.Event()
-
-def unary(request, context):
-    return threading.current_thread().name.partition("_")[0].encode() + request
-
-def slow(request, context):
-    begun.release()
-    go.wait(20)
-    return b"done"
-
-def stream(request, context):
-    for number in range(5):
-        yield str(number).encode()
-
-def both(requests, context):
-    for request in requests:
-        yield request * 2
-
-handlers = {
-    "Unary": grpc.unary_unary_rpc_method_handler(unary),
-    "Slow": grpc.unary_unary_rpc_method_handler(slow),
-    "Stream": grpc.unary_stream_rpc_method_handler(stream),
-    "Both": grpc.stream_stream_rpc_method_handler(both),
-}
-server = grpc.server(pool)
-server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Example", handlers),))
-port = server.add_insecure_port("127.0.0.1:0")
-server.start()
-with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-    print(channel.unary_unary("/Example/Unary")(b"!", timeout=20))
-    print(list(channel.unary_stream("/Example/Stream")(b"", timeout=20)))
-    print(list(channel.stream_stream("/Example/Both")(iter([b"a", b"b"]), timeout=20)))
-    calls = [channel.unary_unary("/Example/Slow").future(b"", timeout=20) for _ in range(30)]
-    for _ in calls:
-        begun.acquire(timeout=20)
-    stopped = server.stop(grace=20)
-    go.set()
-    print(stopped.wait(20), {call.result() for call in calls})
-pool.shutdown()
-print(pool.stats().workers)
-"""
-
-
-def test_grpc() -> None:
-    skip_without_packages("import grpc")
-    assert output_of(GRPC) == [
-        "b'grpc!'",
-        "[b'0', b'1', b'2', b'3', b'4']",
-        "[b'aa', b'bb']",
-        "True {b'done'}",
-        "0",
-    ]
-
-
-DJANGO = """
-import asyncio
-import threading
-import django
-from asgiref.sync import sync_to_async
-from django.conf import settings
-from django.core.asgi import get_asgi_application
-from django.db import connection, connections
-from django.http import JsonResponse
-from django.test import AsyncClient
-from django.urls import path
-from asgiref.testing import ApplicationCommunicator
-import ebbpool
-import ebbpool.django
-
-settings.configure(
-    SECRET_KEY="for a test", ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], DEBUG=False, LOGGING_CONFIG=None,
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": FILE, "CONN_MAX_AGE": None}},
-)
-django.setup()
-made = []
-
-def query():
-    with connection.cursor() as cursor:
-        cursor.execute("select 1")
-    if connection.connection not in made:
-        made.append(connection.connection)
-    return threading.current_thread().name
-
-def plain(request):
-    return JsonResponse({"threads": [query()]})
-
-async def view(request):
-    # Two that could run beside each other, and must not: they share a connection.
-    names = await asyncio.gather(*(sync_to_async(query)() for _ in range(2)))
-    return JsonResponse({"threads": [*names, await sync_to_async(query)()]})
-
-meeting = threading.Barrier(3)
-
-def meets(request):
-    meeting.wait(20)
-    return plain(request)
-
-urlpatterns = [path("plain", plain), path("view", view), path("meets", meets)]
-pool = ebbpool.AdaptiveExecutor(1, "web", keep_alive=60, finalizer=connections.close_all)
-app = ebbpool.django.asgi(get_asgi_application(), pool)
-
-async def get(url):
-    import json
-    scope = {"type": "http", "method": "GET", "path": url, "headers": [], "query_string": b"", "http_version": "1.1"}
-    client = ApplicationCommunicator(app, scope)
-    await client.send_input({"type": "http.request", "body": b""})
-    await client.receive_output(20)
-    body = (await client.receive_output(20))["body"]
-    await client.wait(20)
-    return set(json.loads(body)["threads"])
-
-async def main():
-    for _ in range(3):
-        for url in ("/plain", "/view"):
-            print(await get(url))
-            # The session ends in its thread, just after the answer.
-            await asyncio.get_running_loop().run_in_executor(None, idle)
-    print(pool.stats().started, len(made))
-    print(len(set.union(*await asyncio.gather(*(get("/meets") for _ in range(3))))))
-
-def idle():
-    assert pool.wait_idle(20)
-
-asyncio.run(main())
-pool.shutdown()
-print(all(is_closed(one) for one in made))
-"""
-CLOSED = """
-def is_closed(database):
-    import sqlite3
-    try:
-        database.total_changes
-    except sqlite3.ProgrammingError as error:
-        return "closed" in str(error)
-    return False
-"""
-
-
-def test_django_has_one_warm_thread_for_each_request(tmp_path: Path) -> None:
-    skip_without_packages("import django")
-    printed = output_of(f"FILE = {str(tmp_path / 'data')!r}\n" + CLOSED + DJANGO)
-    assert printed == ["{'web_0'}"] * 6 + ["1 1", "3", "True"]
 
 
 SHOP = """
@@ -548,27 +313,3 @@ def test_an_app_that_is_started_by_run_has_no_thread_of_another_pool(tmp_path: P
             finally:
                 process.send_signal(signal.SIGINT)
                 process.communicate(timeout=3 * TIMEOUT)
-
-
-JUPYTER = """
-import subprocess
-from jupyter_client.manager import start_new_kernel
-
-manager, client = start_new_kernel(kernel_name="python3", stderr=subprocess.DEVNULL)
-cells = [
-    "import asyncio, threading, ebbpool; installed = ebbpool.install(); print(installed.parts['asyncio'])",
-    "print((await asyncio.to_thread(threading.current_thread)).name)",
-    "installed.undo(); print((await asyncio.to_thread(threading.current_thread)).name)",
-]
-for cell in cells:
-    client.execute_interactive(cell, timeout=20, store_history=False)
-client.stop_channels()
-manager.shutdown_kernel(now=True)
-"""
-
-
-def test_jupyter() -> None:
-    if not (is_here("jupyter_client") and is_here("ipykernel")):
-        pytest.skip("not installed here: ipykernel")
-    printed = output_of(JUPYTER)
-    assert printed == ["the default executor of new loops, and of the one that runs", "ebbpool_0", "asyncio_0"]

@@ -77,8 +77,19 @@ def watchdog(request: pytest.FixtureRequest, real_stderr: None) -> Iterator[None
 @pytest.fixture(autouse=True)
 def no_thread_left_behind() -> Iterator[None]:
     """As in the ordinary tests, with the patience of these and every thread's stack."""
-    before = set(threading.enumerate())
+    before = {*threading.enumerate()}
     yield
-    left = harness.threads_left(before)
-    if left:
-        harness.stuck(f"threads left after the test: {[thread.name for thread in left]}")
+
+    def left() -> str:
+        found = [thread for thread in {*threading.enumerate()} - before if thread.name != harness.TIMEKEEPER]
+        return f"threads left after the test: {found}" if found else ""
+
+    harness.until(left)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """What workers have to log is an error of the pool: none may be met by what was not meant for it."""
+    yield
+    logged = [record.getMessage() for record in caplog.get_records("call") if record.name == "concurrent.futures"]
+    assert not logged, logged

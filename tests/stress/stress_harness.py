@@ -1,19 +1,22 @@
 """Book-keeping and bounded waits shared by the stress tests.
 
-Every task that a stress test submits is a `Ticket`. The ticket notes each run, each callback and each
-``cancel()`` that returned True; `Ledger.tally` compares the notes with the futures and with ``stats()`` when
-all is over. The notes are lists that are only appended to, which is atomic on every build, so that taking
-them orders nothing else.
+Every task that a stress test submits, from a thread or an event loop, is a `Ticket`. The ticket notes each run, each
+callback and each ``cancel()`` that returned True; `Ledger.tally` compares the notes with the futures and with
+``stats()`` when all is over. The notes are lists that are only appended to, which is atomic on every build, so that
+taking them orders nothing else.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import faulthandler
 import functools
 import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from dataclasses import asdict
@@ -21,7 +24,18 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ebbpool import AdaptiveExecutor, Future, Lane, LaneStats, PoolStats, QueueFull
+from ebbpool import (
+    AdaptiveExecutor,
+    Lane,
+    LaneStats,
+    PoolStats,
+    QueueFull,
+    QueueTimeout,
+    cancelled,
+    check_cancelled,
+    on_cancel,
+    time_left,
+)
 
 SECONDS = float(os.environ.get("EBBPOOL_STRESS_SECONDS", "3.0"))
 """How long each test keeps the pressure up."""
@@ -32,6 +46,7 @@ PATIENCE = float(os.environ.get("EBBPOOL_STRESS_PATIENCE", "30.0"))
 SEED = int(os.environ.get("EBBPOOL_STRESS_SEED", random.SystemRandom().randrange(2**32)))
 
 TIMEKEEPER = "ebbpool-timekeeper"
+SHUT_DOWN = "cannot schedule new futures after shutdown"
 stderr_fd = 2
 
 
@@ -42,8 +57,17 @@ def stuck(what: str) -> NoReturn:
     pytest.fail(f"stuck: {what} (seed {SEED}; every thread's stack is on standard error)")
 
 
-def bounded(what: str, call: Callable[..., Any], /, *args: Any, patience: float | None = None, **kwargs: Any) -> Any:
-    """Return ``call(*args, **kwargs)``, made in a thread of its own; fail if that outlasts `patience`."""
+def until(what: Callable[[], str]) -> None:
+    """Wait until `what` says nothing any more; if it goes on, its words are what the test fails of."""
+    end = time.monotonic() + PATIENCE
+    while said := what():
+        if time.monotonic() > end:
+            stuck(said)
+        time.sleep(0.002)
+
+
+def bounded(what: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Return ``call(*args, **kwargs)``, made in a thread of its own; fail if that outlasts the patience."""
     outcome: list[Any] = []
     failure: list[BaseException] = []
 
@@ -55,7 +79,7 @@ def bounded(what: str, call: Callable[..., Any], /, *args: Any, patience: float 
 
     thread = threading.Thread(target=run, name=f"bounded {what}", daemon=True)
     thread.start()
-    thread.join(PATIENCE if patience is None else patience)
+    thread.join(PATIENCE)
     if thread.is_alive():
         stuck(what)
     if failure:
@@ -63,20 +87,18 @@ def bounded(what: str, call: Callable[..., Any], /, *args: Any, patience: float 
     return outcome[0]
 
 
-def threads_left(before: Iterable[threading.Thread]) -> list[threading.Thread]:
-    """Return the threads that are not in `before` and do not end within the patience."""
-    known = set(before)
-    end = time.monotonic() + PATIENCE
-    while True:
-        left = [t for t in threading.enumerate() if t not in known and t.name != TIMEKEEPER]
-        if not left or time.monotonic() > end:
-            return left
-        time.sleep(0.005)
-
-
 def named(prefix: str) -> list[threading.Thread]:
     """Return the live threads whose name starts with `prefix`."""
     return [thread for thread in threading.enumerate() if thread.name.startswith(prefix)]
+
+
+def rounds(seconds: float | None = None, least: int = 1) -> Iterable[int]:
+    """Count rounds until `seconds` (the configured time, unless given) have gone, but `least` of them."""
+    end = time.monotonic() + (SECONDS if seconds is None else seconds)
+    number = 0
+    while number < least or time.monotonic() < end:
+        yield number
+        number += 1
 
 
 class Crew:
@@ -107,10 +129,6 @@ class Crew:
     def join(self) -> None:
         """Stop the crew, wait for all of it, and raise what the first to fail raised."""
         self.stop.set()
-        self.wait()
-
-    def wait(self) -> None:
-        """Wait for all of the crew to end by itself, and raise what the first to fail raised."""
         end = time.monotonic() + PATIENCE
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
@@ -143,89 +161,113 @@ class BoomError(Exception):
 
 
 class Ticket:
-    """One task: what was asked of it, and everything that happened to it."""
+    """One task: what was asked of it, and everything that happened to it.
 
-    __slots__ = ("asked", "cancel_won", "error", "future", "kind", "notices", "runs", "token")
+    Attributes:
+        due: The time on the clock before which it must not run.
+        loop: The event loop that has called it; None if it was submitted.
+    """
 
-    def __init__(self, kind: str) -> None:
+    __slots__ = (
+        *("asked", "cancel_won", "due", "error", "future", "heard", "kind", "loop", "notices", "returned", "runs"),
+        *("token", "told"),
+    )
+
+    def __init__(self, kind: str, due: float = 0.0, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.kind = kind
+        self.due = due
+        self.loop = loop
         self.token = object()
         self.error = BoomError() if kind == "boom" else None
-        self.future: Future[Any] | None = None
+        self.future: Any = None
         self.runs: list[int] = []
+        self.returned: list[bool] = []
+        self.heard: list[bool] = []
+        self.told: list[bool] = []
         self.cancel_won: list[bool] = []
         self.asked: list[object] = []
         self.notices: list[object] = []
 
     def add_callback(self) -> None:
         """Ask for one more call back; the audit expects exactly one notice for it."""
-        assert self.future is not None
         mark = object()
         self.asked.append(mark)
         self.future.add_done_callback(functools.partial(self._notice, mark))
 
-    def _notice(self, mark: object, future: Future[Any]) -> None:
-        if future is self.future and future.done():
+    def _notice(self, mark: object, future: object) -> None:
+        if future is self.future and self.future.done():
             self.notices.append(mark)
 
-    def cancel(self) -> bool:
-        assert self.future is not None
-        won = self.future.cancel()
-        if won:
+    def cancel(self) -> None:
+        if self.future.cancel():
             self.cancel_won.append(True)
-        return won
+
+    def look(self) -> str:
+        """Check the outcome of a task that is done; return what became of it."""
+        future = self.future
+        assert future.done(), f"{future!r} of a {self.kind} task is not done"
+        assert len(self.runs) <= 1, f"a {self.kind} task ran {len(self.runs)} times"
+        assert len(self.told) <= 1, "a task was told twice that it is cancelled"
+        if future.cancelled():
+            # A call from a loop goes on without its future.
+            assert self.loop or not self.runs, "a cancelled task ran"
+            return "cancelled"
+        assert self.loop or not self.cancel_won, f"cancel() returned True, yet the future is {future!r}"
+        error = future.exception()
+        if isinstance(error, QueueTimeout):
+            assert not self.runs, "a task ran although it had waited for too long"
+            return "expired"
+        assert self.runs, f"a {self.kind} task has an outcome and did not run"
+        assert self.heard or not self.loop, "an outcome came before what the call had put on the loop"
+        if not (self.kind == "asks" and isinstance(error, (CancelledError, asyncio.CancelledError))):
+            assert error is self.error
+            assert error or future.result() is self.token
+        return "ran"
 
     def read(self, timeout: float) -> bool:
-        """Read the outcome and check it; return False if there was none within `timeout` seconds."""
-        assert self.future is not None
+        """Wait in a thread for the outcome and check it; return False if there was none within `timeout` seconds."""
         try:
-            result = self.future.result(timeout=timeout)
+            self.future.exception(timeout)
         except TimeoutError:
             return False
         except CancelledError:
-            raised: BoomError | None = None
-            assert self.future.cancelled()
-        except BoomError as error:
-            raised = error
-        else:
-            raised = None
-            assert result is self.token
-        assert raised is self.error or self.future.cancelled()
-        assert self.future.done()
+            pass
+        self.look()
         return True
 
-
-def bring(ticket: Ticket | None, what: str, *targets: AdaptiveExecutor | Lane) -> None:
-    """Read the outcome of an accepted task; if none comes, show what `targets` say of themselves."""
-    if ticket is None or not ticket.read(PATIENCE):
-        told = [target.stats() for target in targets]
-        stuck(f"{what}: {ticket and ticket.future!r}; {told}")
+    async def wait(self) -> None:
+        """Wait in its loop for the outcome and check it."""
+        with contextlib.suppress(asyncio.CancelledError, CancelledError, BoomError, QueueTimeout):
+            await self.future
+        self.look()
 
 
 class Ledger:
-    """Every ticket of one pool, by what became of its submission."""
+    """What a pool or a lane was asked to do: every ticket, by what became of its submission.
 
-    def __init__(self) -> None:
+    Who is inside a lane is a list that is only appended to and popped from, which is atomic everywhere and orders
+    nothing else.
+    """
+
+    def __init__(self, target: AdaptiveExecutor | Lane, blocked: Gauge) -> None:
+        self.target = target
+        self.blocked = blocked
+        self.limit = target.stats().limit if isinstance(target, Lane) else None
         self.accepted: list[Ticket] = []
         self.full: list[Ticket] = []
         self.late: list[Ticket] = []
         self.refusals: set[str] = set()
         self.problems: list[str] = []
-        self.bodies: dict[str, Callable[..., object]] = {
-            "quick": self._quick,
-            "boom": self._quick,
-            "sleepy": self._sleepy,
-            "call": self._call,
-        }
+        self.inside: list[None] = []
+        self.last: dict[str, float] = {}
 
-    def submit(self, pool: AdaptiveExecutor | Lane, kind: str = "quick", *args: Any) -> Ticket | None:
-        """Submit one task; return None if the pool refused it. Raises RuntimeError if it was shut down."""
-        return self.hand_in(Ticket(kind), pool.submit, *args)
+    def hand_in(self, ticket: Ticket, submit: Callable[..., Any], *args: Any) -> Ticket | None:
+        """Do what `submit` does with a ticket; return None if the pool is full. Raises RuntimeError if it is shut down.
 
-    def hand_in(self, ticket: Ticket, submit: Callable[..., Future[Any]], *args: Any) -> Ticket | None:
-        """Do what `submit` does with a given ticket and any function that takes a call and returns a future."""
+        `submit` is anything that takes a call and returns a future.
+        """
         try:
-            future = submit(self.bodies[ticket.kind], ticket, *args)
+            ticket.future = submit(self._work, ticket, *args)
         except QueueFull:
             self.full.append(ticket)
             return None
@@ -233,144 +275,63 @@ class Ledger:
             self.late.append(ticket)
             self.refusals.add(str(error))
             raise
-        ticket.future = future
         self.accepted.append(ticket)
         return ticket
 
-    def recent(self, rng: random.Random, count: int = 1, window: int = 60) -> list[Ticket]:
-        """Return up to `count` different tickets among the last `window` accepted ones."""
-        last = self.accepted[-window:]
-        return rng.sample(last, min(count, len(last)))
+    def ask(self, kind: str = "quick", *args: Any) -> Ticket | None:
+        return self.hand_in(Ticket(kind), self.target.submit, *args)
 
-    def _quick(self, ticket: Ticket) -> object:
-        ticket.runs.append(threading.get_ident())
-        if ticket.error is not None:
-            raise ticket.error
-        return ticket.token
-
-    def _sleepy(self, ticket: Ticket, seconds: float = 0.0005) -> object:
-        ticket.runs.append(threading.get_ident())
-        time.sleep(seconds)
-        return ticket.token
-
-    def _call(self, ticket: Ticket, call: Callable[..., object], *args: Any) -> object:
-        ticket.runs.append(threading.get_ident())
-        call(*args)
-        return ticket.token
-
-    def settle(self) -> None:
-        """Wait until every accepted future is done."""
-        end = time.monotonic() + PATIENCE
-        for ticket in list(self.accepted):
-            if not ticket.read(max(0.0, end - time.monotonic())):
-                runs = len(ticket.runs)
-                stuck(f"a {ticket.kind} task that ran {runs} times has no outcome: {ticket.future!r}")
-
-    def tally(self) -> dict[str, int]:
-        """Check the notes of every ticket; return what `stats` ought to say once all are done."""
-        assert not self.problems, self.problems[0]
-        completed = failed = cancelled = 0
-        for ticket in self.accepted:
-            future = ticket.future
-            assert future is not None
-            assert future.done(), f"{future!r} is not done"
-            if future.cancelled():
-                cancelled += 1
-                assert not ticket.runs, "a cancelled task ran"
-            else:
-                error = future.exception(timeout=0)
-                assert not ticket.cancel_won, f"cancel() returned True, yet the future is {future!r}"
-                assert len(ticket.runs) == 1, f"a {ticket.kind} task ran {len(ticket.runs)} times"
-                assert error is ticket.error
-                if error is None:
-                    completed += 1
-                    assert future.result(timeout=0) is ticket.token
-                else:
-                    failed += 1
-            assert len(ticket.notices) == len(ticket.asked), (
-                f"{len(ticket.notices)} calls for {len(ticket.asked)} callbacks: {future!r}"
-            )
-            assert set(ticket.notices) == set(ticket.asked)
-        for ticket in (*self.full, *self.late):
-            assert not ticket.runs, "a task ran although submit() raised"
-        return {
-            "submitted": len(self.accepted),
-            "completed": completed,
-            "failed": failed,
-            "cancelled": cancelled,
-            "rejected": len(self.full),
-        }
-
-
-class Delays(Ledger):
-    """Every delayed call of one pool. Each notes it when it runs before its time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bodies["far"] = self._quick
-        self.bodies = {kind: functools.partial(self._due, body) for kind, body in self.bodies.items()}
-
-    def _due(self, body: Callable[..., object], ticket: Ticket, due: float, *args: Any) -> object:
-        early = due - time.monotonic()
-        if early > 0:
-            self.problems.append(f"a call ran {early:g} s too early")
-        return body(ticket, *args)
-
-    def later(self, pool: AdaptiveExecutor, delay: float, kind: str = "quick", *args: Any) -> Ticket:
-        """Submit one delayed call. Raises RuntimeError if the pool was shut down."""
-        due = time.monotonic() + delay
-        ticket = self.hand_in(Ticket(kind), functools.partial(pool.submit_later, delay), due, *args)
+    def later(self, delay: float, kind: str = "quick") -> Ticket:
+        ticket = self.hand_in(
+            Ticket(kind, due=time.monotonic() + delay), functools.partial(self.target.submit_later, delay)
+        )
         assert ticket is not None
         return ticket
 
-    def cancel_far(self) -> None:
-        for ticket in list(self.accepted):
-            if ticket.kind == "far":
-                ticket.cancel()
+    def recent(self, rng: random.Random, count: int, window: int = 60) -> list[Ticket]:
+        """Return up to `count` different tickets, of threads, among the last `window` accepted ones."""
+        last = [ticket for ticket in self.accepted[-window:] if ticket.loop is None]
+        return rng.sample(last, min(count, len(last)))
 
-
-class Share(Ledger):
-    """A lane, or the pool itself, with every ticket submitted there and a note of who is inside.
-
-    The note is a list that is only appended to and popped from, which is atomic everywhere and orders nothing else.
-    """
-
-    def __init__(self, target: AdaptiveExecutor | Lane, blocked: Gauge) -> None:
-        super().__init__()
-        self.target = target
-        self.blocked = blocked
-        self.inside: list[None] = []
-        self.last: dict[str, float] = {}
-        self.bodies["nested"] = self._chain
-        if isinstance(target, Lane):
-            limit = target.stats().limit
-            self.bodies = {kind: functools.partial(self._visit, limit, body) for kind, body in self.bodies.items()}
-
-    def ask(self, kind: str = "quick", *args: Any) -> Ticket | None:
-        """Submit one task; see `Ledger.submit`."""
-        return self.submit(self.target, kind, *args)
-
-    def _visit(self, limit: int, body: Callable[..., object], ticket: Ticket, *args: Any) -> object:
+    def _work(self, ticket: Ticket, *args: Any) -> object:
+        """Do the work of a ticket, in a worker or in place."""
+        ticket.runs.append(threading.get_ident())
+        if (early := ticket.due - time.monotonic()) > 0:
+            self.problems.append(f"a call ran {early:g} s too early")
+        if ticket.loop is not None:
+            # It has to be there before the outcome.
+            with contextlib.suppress(RuntimeError):
+                ticket.loop.call_soon_threadsafe(ticket.heard.append, True)
         self.inside.append(None)
-        if (entered := len(self.inside)) > limit:
-            self.problems.append(f"{entered} tasks at once in a lane for {limit}")
+        if self.limit is not None and (entered := len(self.inside)) > self.limit:
+            self.problems.append(f"{entered} tasks at once in a lane for {self.limit}")
         try:
-            return body(ticket, *args)
+            self._as_its_kind_does(ticket, *args)
         finally:
             self.inside.pop()
-
-    def _chain(self, ticket: Ticket, *rest: Share) -> object:
-        ticket.runs.append(threading.get_ident())
-        share, *later = rest
-        try:
-            child = share.ask("nested", *later) if later else share.ask()
-        except RuntimeError:
-            return ticket.token
-        if child is not None:
-            with self.blocked:
-                if not child.read(PATIENCE):
-                    self.problems.append(f"a nested task got no result; {share.target.stats()}")
+        ticket.returned.append(True)
         return ticket.token
+
+    def _as_its_kind_does(self, ticket: Ticket, *chain: Ledger) -> None:
+        if ticket.error is not None:
+            raise ticket.error
+        if ticket.kind == "sleepy":
+            time.sleep(0.0005)
+        elif ticket.kind == "asks":
+            with on_cancel(lambda: ticket.told.append(True)):
+                for _ in range(20):
+                    if cancelled():
+                        break
+                check_cancelled()
+            left = time_left()
+            assert left is None or left >= 0.0
+        elif ticket.kind == "nested":
+            ledger, *others = chain
+            with contextlib.suppress(RuntimeError):
+                child = ledger.ask("nested", *others) if others else ledger.ask()
+                with self.blocked:
+                    if child is not None and not child.read(PATIENCE):
+                        self.problems.append(f"a nested task got no result; {ledger.target.stats()}")
 
     def look(self) -> None:
         """Check the figures of a lane while everything goes on."""
@@ -391,7 +352,8 @@ class Share(Ledger):
         with pytest.raises(RuntimeError, match="after shutdown"):
             self.ask()
         if wait:
-            left = [ticket.future for ticket in list(self.accepted) if not (ticket.future and ticket.future.done())]
+            # The future of a call from a loop is done once its loop has heard of it.
+            left = [ticket.future for ticket in list(self.accepted) if not (ticket.loop or ticket.future.done())]
             assert not left, f"the lane was waited for, but {left} are under way"
             assert not self.inside
 
@@ -405,42 +367,66 @@ class Share(Ledger):
         assert tally.pop("rejected") == 0, "a lane refused a task"
         add_up(self.target.stats(), tally)
 
+    def settle(self) -> None:
+        """Wait until every accepted future is done."""
+        end = time.monotonic() + PATIENCE
+        for ticket in list(self.accepted):
+            if ticket.loop is None and not ticket.read(max(0.0, end - time.monotonic())):
+                runs = len(ticket.runs)
+                stuck(f"a {ticket.kind} task that ran {runs} times has no outcome: {ticket.future!r}")
+
+    def tally(self) -> Counter[str]:
+        """Check the notes of every ticket; return what `stats` ought to say once all are done."""
+        assert not self.problems, self.problems[0]
+        counted = Counter(submitted=len(self.accepted), rejected=len(self.full))
+        for ticket in self.accepted:
+            counted["expired"] += ticket.look() == "expired"
+            fate = "not run" if not ticket.runs else "completed" if ticket.returned else "failed"
+            counted[fate] += 1
+            assert len(ticket.notices) == len(ticket.asked), (
+                f"{len(ticket.notices)} calls for {len(ticket.asked)} callbacks: {ticket.future!r}"
+            )
+            assert set(ticket.notices) == set(ticket.asked)
+        for ticket in (*self.full, *self.late):
+            assert not ticket.runs, "a task ran although submit() raised"
+        assert self.refusals <= {SHUT_DOWN}
+        return counted
+
+
+def bring(ticket: Ticket | None, what: str, *targets: AdaptiveExecutor | Lane) -> None:
+    """Read the outcome of an accepted task; if none comes, show what `targets` say of themselves."""
+    if ticket is None or not ticket.read(PATIENCE):
+        stuck(f"{what}: {ticket and ticket.future!r}; {[target.stats() for target in targets]}")
+
 
 def figures(stats: PoolStats | LaneStats) -> dict[str, float]:
     """Return what `stats` counts and measures, without names and words."""
     return {name: value for name, value in asdict(stats).items() if isinstance(value, int | float)}
 
 
-def add_up(stats: PoolStats | LaneStats, *tallies: dict[str, int]) -> None:
+def add_up(stats: PoolStats | LaneStats, *tallies: Counter[str]) -> None:
     """Check that `stats`, taken when nothing was queued or running any more, are the sum of `tallies`."""
+    counted = Counter[str]()
+    for tally in tallies:
+        counted.update(tally)
+    # What has expired counts as failed. If it was given up, too, nobody has seen that it expired before.
+    assert counted["expired"] <= stats.expired <= counted["not run"], (stats, counted)
+    counted["failed"] += stats.expired
+    counted["cancelled"] = counted["not run"] - stats.expired
+    over = ("submitted", "completed", "failed", "cancelled", "rejected")
     told = figures(stats)
-    counted = {name: sum(tally[name] for tally in tallies) for name in tallies[0] if name in told}
-    counted |= {name: 0 for name in ("queued", "running", "blocked", "delayed") if name in told}
-    assert {name: told[name] for name in counted} == counted
+    names = [name for name in (*over, "queued", "running", "blocked", "delayed", "abandoned") if name in told]
+    assert {name: told[name] for name in names} == {name: counted[name] for name in names}
     if isinstance(stats, PoolStats):
         assert stats.started - stats.retired == stats.workers, stats
 
 
-def check_closed(pool: AdaptiveExecutor, ledger: Ledger, prefix: str, *others: Ledger) -> None:
+def check_closed(pool: AdaptiveExecutor, prefix: str, *ledgers: Ledger) -> None:
     """After a shutdown: everything is done, it all adds up, and the workers are gone."""
-    ledgers = (ledger, *others)
     for each in ledgers:
         each.settle()
     add_up(pool.stats(), *(each.tally() for each in ledgers))
     assert pool.stats().workers == 0, pool.stats()
     assert not pool._threads
     assert pool._work_queue.qsize() == 0
-    end = time.monotonic() + PATIENCE
-    while named(f"{prefix}_"):
-        if time.monotonic() > end:
-            stuck(f"workers outlived shutdown: {[thread.name for thread in named(f'{prefix}_')]}")
-        time.sleep(0.001)
-
-
-def rounds(seconds: float | None = None) -> Iterable[int]:
-    """Count rounds until `seconds` (the configured time, unless given) have gone."""
-    end = time.monotonic() + (SECONDS if seconds is None else seconds)
-    number = 0
-    while number == 0 or time.monotonic() < end:
-        yield number
-        number += 1
+    until(lambda: f"workers outlived shutdown: {left}" if (left := named(f"{prefix}_")) else "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import logging
 import random
 import threading
 import time
@@ -33,7 +32,7 @@ def compute(turns: int) -> int:
 
 
 @pytest.mark.parametrize("max_workers", [1, 3])
-def test_only_what_was_cancelled_is_interrupted(max_workers: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_what_was_cancelled_is_interrupted(max_workers: int) -> None:
     ends = {"returned": 0, "not run": 0, "interrupted": 0}
     crew = Crew()
 
@@ -66,7 +65,7 @@ def test_only_what_was_cancelled_is_interrupted(max_workers: int, caplog: pytest
         results.close()
         assert list(lane.map(compute, range(30))) == list(range(30))
 
-    with caplog.at_level(logging.ERROR, "concurrent.futures"), AdaptiveExecutor(max_workers, "aim") as pool:
+    with AdaptiveExecutor(max_workers, "aim") as pool:
         lane = pool.lane("lane", limit=2, interrupt=True)
         crew.repeat("submitter", submitter, copies=3)
         crew.repeat("mapper", mapper)
@@ -75,5 +74,4 @@ def test_only_what_was_cancelled_is_interrupted(max_workers: int, caplog: pytest
         assert pool.wait_idle(PATIENCE), pool.stats()
         stats = pool.stats()
         assert stats.started - stats.retired == stats.workers <= max_workers, stats
-    assert not caplog.records, [record.getMessage() for record in caplog.records]
     assert all(ends.values()) or not LONG_ENOUGH, ends

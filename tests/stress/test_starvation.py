@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from stress_harness import LONG_ENOUGH, PATIENCE, SECONDS, TIMEKEEPER, bounded, named, rounds, stuck
+from stress_harness import LONG_ENOUGH, PATIENCE, SECONDS, TIMEKEEPER, named, rounds, stuck, until
 from support.common import run_script
 
 from ebbpool import AdaptiveExecutor
@@ -50,11 +50,7 @@ def test_barrier_on_fresh_pools(ten_microseconds: None, parties: int) -> None:
             else:
                 later.cancel()
 
-    def gone() -> None:
-        while named(TIMEKEEPER):
-            time.sleep(0.001)
-
-    bounded("the end of the timekeeper", gone)
+    until(lambda: "the timekeeper outlives all pools" if named(TIMEKEEPER) else "")
 
 
 @pytest.mark.hard_limit(1200.0)
@@ -85,17 +81,11 @@ def test_forgotten_executors_end_by_themselves(keep_alive: float) -> None:
                     stuck(f"a forgotten executor forgot {future!r}")
             made += 1
         pool = None
-        end = time.monotonic() + PATIENCE
-        while (left := len(named("forgotten_"))) >= 200:
-            if time.monotonic() > end:
-                stuck(f"workers of forgotten executors pile up: {left} of {made}")
-            time.sleep(0.001)
+        until(lambda: "workers of forgotten executors pile up" if len(named("forgotten_")) >= 200 else "")
     gc.collect()
-    end = time.monotonic() + PATIENCE
-    while named("forgotten_"):
-        if time.monotonic() > end:
-            stuck(f"{len(named('forgotten_'))} workers of {made} forgotten executors are left")
-        time.sleep(0.005)
+    until(
+        lambda: f"{len(left)} workers of {made} forgotten executors are left" if (left := named("forgotten_")) else ""
+    )
 
 
 LOOKED_AT = """

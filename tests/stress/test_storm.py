@@ -1,7 +1,8 @@
-"""Everything at once: a pool, its lanes and its delayed calls, whatever is done to them, and then one of many ends."""
+"""Everything at once: a pool, lanes, delayed calls, loops, whatever is done to them, and then one of many ends."""
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import itertools
@@ -16,10 +17,11 @@ from stress_harness import (
     PATIENCE,
     SECONDS,
     SEED,
+    BoomError,
     Crew,
-    Delays,
     Gauge,
-    Share,
+    Ledger,
+    Ticket,
     add_up,
     bounded,
     bring,
@@ -28,6 +30,7 @@ from stress_harness import (
     rounds,
     stuck,
 )
+from support.loops import FACTORIES, Report, why_lacking
 from support.model import ExecutorModel, profile
 
 from ebbpool import AdaptiveExecutor
@@ -41,51 +44,68 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "block, hand to hand": {"max_workers": 3, "max_queue": 0, "when_full": "block", "keep_alive": 0.001},
     "reject": {"max_workers": 4, "max_queue": 5, "when_full": "reject"},
     "caller runs": {"max_workers": 4, "max_queue": 2, "when_full": "caller_runs"},
+    "limits": {"max_workers": 3, "max_wait": 0.002},
+    "limits, reserve": {"max_workers": 32, "max_wait": 0.02, "keep_alive": 0.001},
+    "limits, reject": {"max_workers": 4, "max_wait": 0.001, "max_queue": 20, "when_full": "reject"},
 }
+KINDS = ("threads", "lanes", "loops")
+"""What takes part: threads alone; lanes and delayed calls beside them; event loops and lanes."""
 LANES = (("narrow", 1, False), ("middle", 3, False), ("urgent", 2, True))
 """Name, limit, and whether it goes first. A task of one may wait for one of a later lane, or of the pool."""
-GROWING = ("submitted", "completed", "failed", "cancelled", "rejected", "started", "retired")
+GROWING = ("submitted", "completed", "failed", "cancelled", "rejected", "expired", "started", "retired")
 ENDINGS = ("idle", "wait", "no wait", "cancel", "with", "twice", "lanes first")
 NEAR = (0.0, 0.0001, 0.0005, 0.002, 0.005)
 FAR = 3600.0
 NUMBERS = itertools.count()
+LOOPS = [kind for kind in FACTORIES if not why_lacking(kind)]
 
 
 class Storm:
     """One pool, what was handed in to it, and what each member of the crew does to it in one step.
 
     Attributes:
-        bare: Whether there are neither lanes nor delayed calls, so that the figures of one moment add up.
+        limited: Whether calls may wait for so long only: then some have limits of their own, and some ask whether they
+            are cancelled.
     """
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        number = next(NUMBERS)
-        self.prefix = f"storm{number}"
-        self.bare = number % 2 == 0
+    def __init__(self, settings: dict[str, Any], kind: str) -> None:
+        self.prefix = f"storm{next(NUMBERS)}"
+        self.settings = settings
+        self.kind = kind
+        self.limited = "max_wait" in settings
         self.pool = AdaptiveExecutor(thread_name_prefix=self.prefix, **settings)
         self.ceiling = self.highest_ceiling = settings["max_workers"]
         self.blocked = Gauge()
-        self.plain, self.delays = Share(self.pool, self.blocked), Delays()
-        self.past: list[Share] = []
-        self.lanes = [] if self.bare else [self.open(place) for place in range(len(LANES))]
+        self.plain, self.delays = Ledger(self.pool, self.blocked), Ledger(self.pool, self.blocked)
+        self.past: list[Ledger] = []
+        self.lanes = [] if kind == "threads" else [self.open(place) for place in range(len(LANES))]
         self.last: dict[str, Any] = {}
+        self.crew = Crew()
 
-    def open(self, place: int) -> Share:
+    def open(self, place: int) -> Ledger:
         name, limit, first = LANES[place]
-        return Share(self.pool.lane(name, limit=limit, first=first), self.blocked)
+        max_wait = 0.001 if self.limited and name == "narrow" else None
+        return Ledger(self.pool.lane(name, limit=limit, first=first, max_wait=max_wait), self.blocked)
 
     @property
-    def shares(self) -> list[Share]:
-        return [self.plain, *self.lanes, *self.past]
+    def ledgers(self) -> list[Ledger]:
+        return [self.plain, self.delays, *self.lanes, *self.past]
+
+    def way(self, ledger: Ledger, rng: random.Random) -> Any:
+        """Return what takes a call: the pool or lane, or with limits for this one call."""
+        if not self.limited or rng.random() < 0.5:
+            return ledger.target
+        limit = rng.choice((0.0005, 0.01, 1.0))
+        return ledger.target.within(limit) if rng.random() < 0.5 else ledger.target.within(deadline=limit)
 
     def submitter(self, rng: random.Random) -> bool:
         lanes = list(self.lanes)
         place = rng.randrange(len(lanes) + 1)
-        share = (self.plain, *lanes)[place]
-        kind = rng.choices(("quick", "boom", "sleepy", "nested"), (10, 3, 1, 2))[0]
+        ledger = (self.plain, *lanes)[place]
+        kind = rng.choices(("quick", "boom", "sleepy", "nested", "asks"), (10, 3, 1, 2, 5 * self.limited))[0]
         chain = [lane for lane in lanes[place:] if rng.random() < 0.5] + [self.plain] * rng.randint(1, 3)
         try:
-            ticket = share.ask(kind, *(chain if kind == "nested" else ()))
+            ticket = ledger.hand_in(Ticket(kind), self.way(ledger, rng).submit, *(chain if kind == "nested" else ()))
         except RuntimeError:
             # A lane that is shut down is replaced.
             return not self.pool._shutdown
@@ -94,8 +114,8 @@ class Storm:
                 ticket.add_callback()
             if rng.random() < 0.2:
                 ticket.cancel()
-            if share.target.stats().queued > 100 and not ticket.read(PATIENCE):
-                stuck(f"a {ticket.kind} task of {share.target!r}; {self.pool.stats()}")
+            if ledger.target.stats().queued > 100:
+                bring(ticket, f"a {kind} task", ledger.target, self.pool)
         return True
 
     def later(self, rng: random.Random) -> bool:
@@ -104,9 +124,9 @@ class Storm:
         try:
             if near or len(self.delays.accepted) > 5000:
                 kind = rng.choice(("quick", "quick", "boom", "sleepy"))
-                tickets = [self.delays.later(self.pool, rng.choice(NEAR), kind) for _ in range(rng.randint(1, 10))]
+                tickets = [self.delays.later(rng.choice(NEAR), kind) for _ in range(rng.randint(1, 10))]
             else:
-                tickets = [self.delays.later(self.pool, FAR, "far") for _ in range(rng.randint(1, 300))]
+                tickets = [self.delays.later(FAR, "far") for _ in range(rng.randint(1, 300))]
         except RuntimeError:
             return False
         for ticket in rng.sample(tickets, len(tickets) // (5 if near else 2)):
@@ -117,13 +137,13 @@ class Storm:
         return True
 
     def canceller(self, rng: random.Random) -> None:
-        for ticket in rng.choice([*self.shares, self.delays]).recent(rng, 3, window=20):
+        for ticket in rng.choice(self.ledgers).recent(rng, 3, window=20):
             ticket.cancel()
 
     def waiter(self, rng: random.Random) -> None:
         """Wait in one of the ways there are: a moment, or until the task has to be over."""
         tickets = self.plain.recent(rng, 5)
-        futures = [ticket.future for ticket in tickets if ticket.future is not None]
+        futures = [ticket.future for ticket in tickets]
         if not futures:
             time.sleep(0.0001)
             return
@@ -156,60 +176,114 @@ class Storm:
             min_spare_workers=rng.randint(0, 1),
             keep_alive=rng.choice((0.0, 0.0005, 0.005)),
         )
+        if "max_queue" in self.settings:
+            self.pool.resize(max_queue=rng.randint(0, 6))
+        if self.limited:
+            self.pool.resize(max_wait=rng.choice((0.0005, 0.01, 1.0)))
         time.sleep(rng.random() * 0.002)
 
     def reader(self, rng: random.Random) -> None:
         stats = self.pool.stats()
         threads = len(self.pool._threads)
-        most = self.highest_ceiling + self.blocked.peak
+        # Continuations of loops may have a reserve.
+        most = self.highest_ceiling * (5 if self.kind == "loops" or self.limited else 4) // 4 + self.blocked.peak
         assert 0 <= stats.workers <= most and threads <= most, (stats, threads, most)
         told = figures(stats)
         assert all(value >= 0 for value in told.values()), stats
         assert stats.workers == stats.idle + stats.running, stats
-        if self.bare:
+        if self.kind == "threads":
             fates = stats.completed + stats.failed + stats.cancelled
             assert stats.submitted == stats.queued + stats.running + fates, stats
         before, self.last = self.last or told, told
         shrunk = {name: (before[name], told[name]) for name in GROWING if told[name] < before[name]}
         assert not shrunk, f"a count went down: {shrunk} in {stats}"
-        for share in self.lanes:
-            share.look()
+        for ledger in self.lanes:
+            ledger.look()
         time.sleep(rng.random() * 0.001)
 
     def closer(self, rng: random.Random) -> None:
         place = rng.randrange(len(LANES))
-        share = self.lanes[place]
-        share.close(rng)
-        self.past.append(share)
+        ledger = self.lanes[place]
+        ledger.close(rng)
+        self.past.append(ledger)
         self.lanes[place] = self.open(place)
         time.sleep(rng.random() * 0.01)
 
+    def loop(self, kind: str, rng: random.Random) -> bool:
+        """Make calls from an event loop of a kind until the crew stops or the pool ends."""
+        strays: list[Report] = []
+
+        def hear(loop: asyncio.AbstractEventLoop, report: Report) -> None:
+            # Of the errors of calls whose futures were cancelled meanwhile a loop is told, and of no others.
+            if not isinstance(report.get("exception"), BoomError):
+                strays.append(report)
+
+        async def main() -> None:
+            asyncio.get_running_loop().set_exception_handler(hear)
+            # In debug mode a loop takes a stack for whatever is put on it: a large batch would be all that it does.
+            largest = 60 if kind == "debug" else 400
+            while not self.crew.stop.is_set() and not self.pool._shutdown:
+                await self.batch(rng, rng.choice((1, 5, 60, largest)))
+
+        with asyncio.Runner(loop_factory=FACTORIES[kind]) as runner:
+            runner.run(main())
+        assert not strays, strays
+        return False
+
+    async def batch(self, rng: random.Random, size: int) -> None:
+        """Make some calls, cancel some of them, and wait for all."""
+        calls = []
+        for _ in range(size):
+            ledger = rng.choice((self.plain, self.plain, *self.lanes))
+            kind = rng.choices(("quick", "boom", "sleepy", "asks"), (10, 3, 1, 5 * self.limited))[0]
+            ticket = Ticket(kind, loop=asyncio.get_running_loop())
+            with contextlib.suppress(RuntimeError):
+                if ledger.hand_in(ticket, self.way(ledger, rng).run):
+                    calls.append(ticket)
+        tasks = [asyncio.ensure_future(ticket.wait()) for ticket in calls]
+        for _ in range(rng.randrange(3)):
+            await asyncio.sleep(rng.choice((0, 0, 0.0005)))
+            for ticket in calls:
+                if ticket.future.done():
+                    ticket.look()
+            for number in rng.sample(range(len(calls)), len(calls) // 5):
+                (tasks[number] if rng.random() < 0.5 else calls[number]).cancel()
+        left = (await asyncio.wait(tasks, timeout=PATIENCE))[1] if tasks else ()
+        if left:
+            stuck(f"{len(left)} of {len(tasks)} calls of {asyncio.get_running_loop()!r}; {self.pool.stats()}")
+        for task in tasks:
+            task.result()
+        await asyncio.sleep(0)
+
     def rage(self, ending: str, rng: random.Random) -> None:
         """Let the storm rage for a moment, end it, and settle the accounts."""
-        crew = Crew()
+        crew = self.crew
         crew.repeat("submitter", self.submitter, copies=3)
         crew.repeat("canceller", self.canceller)
         crew.repeat("waiter", self.waiter, copies=2)
         crew.repeat("resizer", self.resizer)
         crew.repeat("reader", self.reader)
-        if not self.bare:
+        if self.kind == "lanes":
             crew.repeat("later", self.later, copies=2)
             crew.repeat("closer", self.closer)
+        elif self.kind == "loops":
+            for kind in LOOPS:
+                crew.repeat(kind, lambda rng, kind=kind: self.loop(kind, rng))
         crew.stop.wait(0.02 + rng.random() * 0.3)
         if ending == "idle":
             crew.join()
-            self.delays.cancel_far()
-            for ledger in (*self.shares, self.delays):
+            for ticket in self.delays.accepted:
+                if ticket.kind == "far":
+                    ticket.cancel()
+            for ledger in self.ledgers:
                 ledger.settle()
             assert self.pool.wait_idle(PATIENCE), self.pool.stats()
-            add_up(self.pool.stats(), *(ledger.tally() for ledger in (*self.shares, self.delays)))
+            add_up(self.pool.stats(), *(ledger.tally() for ledger in self.ledgers))
         self.end(ending, rng)
         crew.join()
-        for share in (*self.lanes, *self.past):
-            share.check()
-        check_closed(self.pool, self.plain, self.prefix, *self.lanes, *self.past, self.delays)
-        for ledger in (*self.shares, self.delays):
-            assert ledger.refusals <= {"cannot schedule new futures after shutdown"}
+        for ledger in (*self.lanes, *self.past):
+            ledger.check()
+        check_closed(self.pool, self.prefix, *self.ledgers)
 
     def end(self, ending: str, rng: random.Random) -> None:
         pool = self.pool
@@ -224,8 +298,8 @@ class Storm:
             pool.shutdown(wait=False)
             pool.shutdown(wait=False, cancel_futures=True)
         elif ending == "lanes first":
-            for share in list(self.lanes):
-                share.close(rng)
+            for ledger in list(self.lanes):
+                ledger.close(rng)
         else:
             pool.shutdown(wait=False)
         bounded("the last shutdown()", pool.shutdown)
@@ -233,16 +307,19 @@ class Storm:
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_every_task_has_one_fate(settings: dict[str, Any]) -> None:
-    """Each task has one outcome, each callback one call, no lane has too many inside, and the figures add up."""
+    """Each task has one outcome, each callback one call, no lane has too many inside, and the figures add up.
+
+    So it is with calls from loops, which hear of each one in order, and with those that may wait for so long only.
+    """
     total = 0
-    for number in rounds():
-        storm = Storm(settings)
+    for number in rounds(least=len(KINDS)):
+        storm = Storm(settings, KINDS[number % len(KINDS)])
         try:
             storm.rage(ENDINGS[number % len(ENDINGS)], random.Random(f"{SEED} {number}"))
         finally:
             # A failed round is not to leave its workers to the next.
             storm.pool.shutdown(wait=False, cancel_futures=True)
-        total += sum(len(share.accepted) for share in storm.shares)
+        total += sum(len(ledger.accepted) for ledger in storm.ledgers)
     assert total > 0 or not LONG_ENOUGH
 
 

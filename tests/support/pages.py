@@ -15,34 +15,36 @@ from support.common import output_of
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = (
-    *(
-        "a2wsgi",
-        "aiohttp",
-        "anyio",
-        "apscheduler",
-        "asgiref",
-        "celery",
-        "dask",
-        "distributed",
-        "django",
-        "fastapi",
-        "flask",
-        "grpc",
-        "gunicorn",
-        "joblib",
-        "langchain_core",
-    ),
-    *(
-        "litestar",
-        "numpy",
-        "opentelemetry.sdk",
-        "prometheus_client",
-        "pydantic_ai",
-        "pytest",
-        "sqlalchemy",
-        "starlette",
-    ),
-    *("threadpoolctl", "tqdm", "twisted", "uvicorn", "uvloop"),
+    "a2wsgi",
+    "aiohttp",
+    "anyio",
+    "apscheduler",
+    "asgiref",
+    "celery",
+    "dask",
+    "distributed",
+    "django",
+    "fastapi",
+    "flask",
+    "grpc",
+    "gunicorn",
+    "httpx",
+    "ipykernel",
+    "joblib",
+    "langchain_core",
+    "litestar",
+    "numpy",
+    "opentelemetry.sdk",
+    "prometheus_client",
+    "pydantic_ai",
+    "pytest",
+    "sqlalchemy",
+    "starlette",
+    "threadpoolctl",
+    "tqdm",
+    "twisted",
+    "uvicorn",
+    "uvloop",
 )
 """What examples may need and do without."""
 OURS = {
@@ -60,9 +62,11 @@ OURS = {
 PYTHON = CodeBlockParser("python", evaluator=lambda example: None)
 
 
-def blocks_of(page: Path) -> list[str]:
-    """Return the code of the examples of a page."""
-    return [str(example.parsed) for example in Document.parse(str(page), PYTHON).examples()]
+def blocks_of(page: Path, heading: str = "") -> list[str]:
+    """Return the code of the examples of a page, from the first line on that begins with `heading`."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines, 1) if line.startswith(heading))
+    return [str(example.parsed) for example in Document.parse(str(page), PYTHON).examples() if example.line > start]
 
 
 def imported(code: str) -> Iterator[str]:
@@ -91,8 +95,14 @@ def skip_without_packages(code: str) -> None:
         pytest.skip(f"not installed here: {', '.join(missing)}")
 
 
-def use_example(page: str, use: str, number: int = 0) -> list[str]:
-    """Return the lines that are printed by an example on a page of docs/integrations, and `use` of it."""
-    example = blocks_of(ROOT / "docs" / "integrations" / f"{page}.md")[number]
-    skip_without_packages(f"{example}\n{use}")
-    return output_of(f"{example}\n{use}")
+def use_example(place: str, use: str, number: int = 0) -> list[str]:
+    """Return the lines that are printed by an example in docs/integrations, and `use` of it.
+
+    The place is a page, and a heading on it if it is not the page's first one: ``more#gRPC``. If it is empty, there is
+    no example.
+    """
+    page, _, heading = place.partition("#")
+    file = ROOT / "docs" / "integrations" / f"{page}.md"
+    code = use if not page else f"{blocks_of(file, heading and f'## {heading}')[number]}\n{use}"
+    skip_without_packages(code)
+    return output_of(code)

@@ -1,0 +1,293 @@
+"""What a type checker has to make of the public names. Checked by mypy and pyright, never run."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures.thread import BrokenThreadPool as StdBrokenThreadPool
+from http.server import HTTPServer, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseRequestHandler, StreamRequestHandler, TCPServer, ThreadingTCPServer
+from typing import Any, assert_type
+
+from opentelemetry.metrics import get_meter_provider
+from prometheus_client import REGISTRY
+
+import ebbpool.anyio
+import ebbpool.opentelemetry
+from ebbpool import (
+    AdaptiveExecutor,
+    BrokenThreadPool,
+    Future,
+    Installed,
+    Lane,
+    LaneStats,
+    PoolStats,
+    QueueFull,
+    ScheduledTask,
+    Session,
+    prefork,
+)
+from ebbpool.aio import new_event_loop, new_uvloop
+from ebbpool.prometheus import PoolCollector
+from ebbpool.socketserver import (
+    AdaptivePoolHTTPServer,
+    AdaptivePoolMixIn,
+    AdaptivePoolTCPServer,
+    AdaptivePoolUDPServer,
+    AdaptivePoolUnixDatagramServer,
+    AdaptivePoolUnixStreamServer,
+)
+from ebbpool.sync import BoundedSemaphore, Semaphore
+from ebbpool.testing import no_thread_leaks, wait_idle
+
+
+def add(first: int, second: int = 0) -> int:
+    return first + second
+
+
+def are_the_standard_kinds(pool: AdaptiveExecutor, lane: Lane, future: Future[int]) -> None:
+    executors: list[ThreadPoolExecutor] = [pool, lane]
+    a_future: concurrent.futures.Future[int] = future
+    print(executors, a_future)
+
+
+def submits(pool: AdaptiveExecutor) -> None:
+    assert_type(pool.submit(add, 1, second=2), Future[int])
+    assert_type(pool.submit(add, 1).result(timeout=1.0), int)
+    assert_type(pool.submit(add, 1).exception(), BaseException | None)
+    assert_type(next(concurrent.futures.as_completed([pool.submit(str, 1)])).result(), str)
+    # Arguments are checked against the function.
+    pool.submit(add, "1")  # type: ignore[arg-type]
+    pool.submit(add)  # type: ignore[call-arg]
+    pool.submit(add, 1, third=3)  # type: ignore[call-arg]
+
+
+def maps(pool: AdaptiveExecutor) -> None:
+    assert_type(pool.map(add, [1, 2], [3, 4], timeout=1.0), Iterator[int])
+    assert_type(pool.map(str, range(3), buffersize=2), Iterator[str])
+    assert_type(pool.map_unordered(add, [1, 2], chunksize=2), Iterator[int])
+    for text in pool.stream(count, 3, buffersize=2):
+        assert_type(text, str)
+
+
+def constructs() -> None:
+    AdaptiveExecutor(4, "name", print, ("one", 2))
+    AdaptiveExecutor(
+        max_workers=None,
+        min_workers=1,
+        min_spare_workers=2,
+        keep_alive=0.5,
+        max_queue=10,
+        when_full="reject",
+        finalizer=lambda: None,
+        propagate_context=True,
+        daemon=True,
+    )
+    # Only the three policies there are.
+    AdaptiveExecutor(when_full="drop")  # type: ignore[arg-type]
+    # What is not the standard library's is keyword-only.
+    AdaptiveExecutor(4, "name", print, (), 1)  # type: ignore[call-arg]
+
+
+def manages(pool: AdaptiveExecutor) -> None:
+    stats = pool.stats()
+    assert_type(stats, PoolStats)
+    assert_type(stats.workers, int)
+    assert_type(stats.oldest_wait, float)
+    assert_type(stats.longest_running, float)
+    # The figures are a snapshot.
+    stats.workers = 3  # type: ignore[misc]
+    assert_type(pool.wait_idle(1.0), bool)
+    pool.resize(min_workers=1, max_workers=8, min_spare_workers=0, keep_alive=1.0, max_queue=None)
+    pool.shutdown(wait=True, cancel_futures=True, timeout=5.0)
+    wait_idle(pool, timeout=1.0)
+    with pool as entered:
+        assert_type(entered, AdaptiveExecutor)
+    with no_thread_leaks(grace=1.0, ignore=["mine"]):
+        pass
+
+
+async def works_with_asyncio() -> None:
+    loop = asyncio.get_running_loop()
+    async with AdaptiveExecutor() as pool:
+        assert_type(pool, AdaptiveExecutor)
+        loop.set_default_executor(pool)
+        assert_type(await loop.run_in_executor(pool, add, 1), int)
+        assert_type(await asyncio.wrap_future(pool.submit(add, 1)), int)
+        assert_type(await asyncio.to_thread(add, 1, second=2), int)
+        asyncio.Runner(loop_factory=new_event_loop)
+        assert_type(new_uvloop(pool), asyncio.AbstractEventLoop)
+
+
+def names_its_errors() -> None:
+    full: type[RuntimeError] = QueueFull
+    broken: type[StdBrokenThreadPool] = BrokenThreadPool
+    print(full, broken)
+    assert_type(ebbpool.COMPILED, bool)
+    assert_type(ebbpool.__version__, str)
+
+
+def count(start: int) -> Iterator[str]:
+    yield str(start)
+
+
+async def yields() -> AsyncIterator[str]:
+    yield "a name"
+
+
+async def runs(pool: AdaptiveExecutor) -> None:
+    assert_type(await pool.run(add, 1, second=2), int)
+    assert_type(pool.run(add, 1), asyncio.Future[int])
+    # Arguments are checked against the function.
+    pool.run(add, "1")  # type: ignore[arg-type]
+    async for number in pool.amap(abs, [1, 2], ordered=False, buffersize=2):
+        assert_type(number, int)
+    async for length in pool.amap(len, yields()):
+        assert_type(length, int)
+    assert_type(await ebbpool.anyio.run_sync(add, 1, 2, abandon_on_cancel=True, executor=pool), int)
+    with ebbpool.anyio.install(pool, keep_default_limiter=True) as installation:
+        assert_type(installation.executor, AdaptiveExecutor)
+
+
+def delays(pool: AdaptiveExecutor) -> None:
+    assert_type(pool.submit_first(add, 1), Future[int])
+    assert_type(pool.submit_later(0.5, add, 1, second=2), Future[int])
+    task = pool.schedule(1.0, add, 1, first=0, on_error="stop")
+    assert_type(task, ScheduledTask)
+    assert_type(task.runs, int)
+    assert_type(task.last_error, BaseException | None)
+    # Only the two policies there are.
+    pool.schedule(1.0, add, 1, on_error="ignore")  # type: ignore[arg-type]
+
+
+def lanes(pool: AdaptiveExecutor) -> None:
+    lane = pool.lane("slow", limit=2, first=True)
+    assert_type(lane, Lane)
+    assert_type(lane.submit(add, 1), Future[int])
+    assert_type(lane.stats(), LaneStats)
+
+
+def excludes() -> None:
+    with Semaphore(2), BoundedSemaphore():
+        pass
+    assert_type(Semaphore().acquire(timeout=1.0), bool)
+
+
+def switches(pool: AdaptiveExecutor) -> None:
+    with ebbpool.install(pool, executors=True, streams=False, explain=print) as installed:
+        assert_type(installed, Installed)
+        assert_type(installed.executor, AdaptiveExecutor)
+        assert_type(installed.parts, dict[str, str])
+        installed.undo()
+    with pool.session(finalizer=print) as session:
+        assert_type(session, Session)
+        assert_type(session.submit(add, 1).result(), int)
+        session.submit(add, "1")  # type: ignore[arg-type]
+
+
+def metrics() -> None:
+    pool = AdaptiveExecutor()
+    collector = PoolCollector([pool], sample=1 / 64, buckets=(0.1, 1, 10), registry=REGISTRY)
+    REGISTRY.register(PoolCollector())
+    collector.close()
+    PoolCollector(pool)  # type: ignore[arg-type]
+    PoolCollector(sample="1/64")  # type: ignore[arg-type]
+
+    with ebbpool.opentelemetry.instrument(get_meter_provider(), pools=[pool], sample=1) as instrumentation:
+        assert_type(instrumentation, ebbpool.opentelemetry.Instrumentation)
+    assert_type(ebbpool.opentelemetry.instrument().uninstrument(), None)
+    ebbpool.opentelemetry.instrument(REGISTRY)  # type: ignore[arg-type]
+
+
+def in_child(child: prefork.Child) -> None:
+    assert_type(child.listener, socket.socket)
+    assert_type(child.number, int)
+    assert_type(child.stopping, threading.Event)
+    child.on_stop(child.stopping.clear)
+    child.ready()
+    child.beat()
+    child.serve(HTTPServer(("", 0), SimpleHTTPRequestHandler, bind_and_activate=False))
+    child.serve(ThreadingTCPServer(("", 0), StreamRequestHandler))
+    child.serve(child)  # type: ignore[arg-type]
+    child.on_stop(len)  # type: ignore[arg-type]
+
+
+def configured(folder: str, child: prefork.Child) -> int:
+    return len(folder) + child.number
+
+
+def prefork_runs() -> int:
+    assert_type(prefork.run(in_child, bind=("127.0.0.1", 8000)), int)
+    prefork.run(functools.partial(configured, "."), bind="unix:/run/it", processes=2, preload=True, graceful_timeout=1)
+    prefork.run(in_child, bind=socket.create_server(("", 0)), heartbeat_timeout=float("inf"), reuse_port=False)
+    prefork.run(in_child, bind=":8000", metrics=("127.0.0.1", 9464), metrics_sample=1 / 64)
+    prefork.run(in_child, bind=":8000", preload=["json"])
+    prefork.run(in_child, bind=":8000", preload=1)  # type: ignore[arg-type]
+    prefork.run(in_child, bind=":8000", metrics=9464)  # type: ignore[arg-type]
+    prefork.run(configured, bind="localhost:8000")  # type: ignore[arg-type]
+    prefork.run(in_child, bind=8000)  # type: ignore[arg-type]
+    prefork.run(in_child)  # type: ignore[call-arg]
+    return prefork.STOPPED or prefork.UNFINISHED or prefork.NEVER_STARTED
+
+
+class Echo(StreamRequestHandler):
+    def handle(self) -> None:
+        for line in self.rfile:
+            self.wfile.write(line)
+
+
+class Tuned(AdaptivePoolTCPServer):
+    min_workers = 2
+    max_workers = 200
+    min_spare_workers = 20
+    keep_alive = 5.0
+    max_queue = 1000
+    thread_stack_size = 256 * 1024
+    daemon_threads = True
+    shutdown_timeout = None
+    block_on_close = False
+
+    def refuse_request(self, request: Any, client_address: Any) -> None:
+        request.sendall(b"busy\n")
+        super().refuse_request(request, client_address)
+
+
+class Mixed(AdaptivePoolMixIn, TCPServer):
+    executor = AdaptiveExecutor(max_workers=64)
+
+
+class Shared(AdaptivePoolTCPServer):
+    executor: Executor | None = ThreadPoolExecutor()
+
+
+class Web(AdaptivePoolHTTPServer):
+    max_workers = 64
+
+
+def servers() -> None:
+    with Tuned(("127.0.0.1", 0), Echo) as server:
+        assert_type(server, Tuned)
+        assert_type(server.join(), bool)
+        assert_type(server.join(1.5), bool)
+        assert_type(server.pool_handlers.executor, Executor)
+        server.serve_forever()
+        server.serve_forever(0.1)
+        server.shutdown()
+        server.server_close()
+    Mixed(("127.0.0.1", 0), Echo)
+    AdaptivePoolUDPServer(("127.0.0.1", 0), BaseRequestHandler)
+    AdaptivePoolUnixStreamServer("/run/echo", Echo)
+    AdaptivePoolUnixDatagramServer(b"/run/echo", BaseRequestHandler)
+
+    with Web(("", 8000), SimpleHTTPRequestHandler) as web:
+        assert_type(web.server_port, int)
+        web.serve_forever()
+    assert_type(Tuned.from_socket(socket.socket(), Echo), Tuned)
+    Tuned(("127.0.0.1", 0))  # type: ignore[call-arg]  # a handler class is needed
+    Tuned.from_socket("127.0.0.1", Echo)  # type: ignore[arg-type]  # a socket, not an address
+    ThreadingHTTPServer(("", 0), SimpleHTTPRequestHandler).join()  # type: ignore[attr-defined]  # the standard one has none
