@@ -1,6 +1,6 @@
 """Asks the questions: `python -m benchmarks [question ...]` from the root of the repository.
 
-Runs are looked at with `show RUN`, `compare OLD NEW`, `publish RUN` and `figures --check`.
+Runs are looked at with `show RUN`, `publish RUN` and `figures --check`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from benchmarks import ROOT, processors
 from benchmarks.engine import runner
 from benchmarks.engine.model import QUESTIONS, Settings, load_question
-from benchmarks.engine.results import Run
+from benchmarks.engine.results import read
 from benchmarks.peers.table import PEERS
-from benchmarks.report import compare, marks, pages, tables
+from benchmarks.report import marks, pages, tables
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def question_named(text: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="ebbpool beside its rivals; `show`, `compare`, `publish` and `figures` look at runs",
+        description="ebbpool beside its rivals; `show`, `publish` and `figures` look at runs",
     )  # fmt: skip
     parser.add_argument(
         "questions", nargs="*", type=question_named, metavar="question",
@@ -98,30 +98,20 @@ def _measure(argv: Sequence[str]) -> int:
         done += 1
         print(f"[{done}/{total}] {text}", file=sys.stderr, flush=True)
 
-    path = asked.out / f"{time.strftime('%Y%m%d-%H%M%S')}{'-pinned' if asked.pin else ''}.json"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}{'-pinned' if asked.pin else ''}"
+    path = asked.out / f"{name}.json"
     for document in runner.run(questions, settings, announce, asked.minutes * 60):
         # After each round: what was measured is there however the run ends.
-        runner.save(path, document)
-    run = Run.read(path)
+        runner.save(path, {name: document})
+    run = read(path)[name]
     print(tables.show(run), f"samples: {path}", sep="\n\n")
     return 1 if any(answers.broken() for answers in run.answers.values()) else 0
 
 
 def _show(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks show", description="print all tables of a run")
-    parser.add_argument("run", type=Path, help="the JSON of a run")
-    print(tables.show(Run.read(parser.parse_args(argv).run)))
-    return 0
-
-
-def _compare(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks compare", description="what moved between two runs beyond the noise"
-    )
-    parser.add_argument("old", type=Path, help="the JSON of a run")
-    parser.add_argument("new", type=Path, help="the JSON of a later one")
-    asked = parser.parse_args(argv)
-    print(*compare.told(Run.read(asked.old), Run.read(asked.new)), sep="\n")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks show", description="print all tables of the runs")
+    parser.add_argument("runs", type=Path, help="the JSON of one run or more")
+    print(*map(tables.show, read(parser.parse_args(argv).runs).values()), sep="\n\n")
     return 0
 
 
@@ -135,8 +125,8 @@ def _publish(argv: Sequence[str]) -> int:
         "--name", default=pages.MAIN, help=f"its name there ({pages.MAIN}: the run that figures are of)"
     )
     asked = parser.parse_args(argv)
-    text = asked.run.read_text(encoding="utf-8")
-    (pages.EVIDENCE / f"{asked.name}.json").write_text(text, encoding="utf-8")
+    (run,) = read(asked.run).values()
+    pages.publish(run, asked.name)
     return _figures(["--write"])
 
 
@@ -151,7 +141,7 @@ def _figures(argv: Sequence[str]) -> int:
     return 1 if complaints else 0
 
 
-_LOOKING = {"show": _show, "compare": _compare, "publish": _publish, "figures": _figures}
+_LOOKING = {"show": _show, "publish": _publish, "figures": _figures}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -149,6 +149,10 @@ def load_question(name: str) -> Question:
     return question
 
 
+def text_of(variant: Variant) -> str:
+    return " ".join(f"{name}={value}" for name, value in variant.items())
+
+
 def by_workers(peer: str, settings: Settings) -> list[Variant]:
     """Return one cell for every ceiling that was asked for."""
     return [{"workers": workers} for workers in settings.workers]

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks import ROOT
-from benchmarks.engine.results import Answers, Run
+from benchmarks.engine.results import Answers, Run, read
+from benchmarks.engine.runner import save
 from benchmarks.report.tables import lead, markdown, short_rows
 
-MAIN = "bench"
-AGAIN = "bench-again"
-"""How runs are called whose answers stand in place of those of the main run: asked later, in more rounds."""
+MAIN, AGAIN, OTHERS = "bench", "bench-again", "others"
+"""The files in docs/evidence: the main run, those whose names begin so and whose answers stand in place of its (asked
+later, in more rounds), and the rest."""
 EVIDENCE = ROOT / "docs" / "evidence"
 PERFORMANCE = ROOT / "docs" / "performance.md"
 _ROWS_AT_MOST = 4
@@ -46,7 +47,7 @@ evidence/index
 ```
 """
 
-_OTHERS = {
+_TITLES = {
     "floor": "Beside floors and an earlier commit",
     "floor-pinned": "The same, with each process held to one processor",
     "free-threaded": "Without a GIL",
@@ -121,7 +122,7 @@ def performance(runs: Mapping[str, Run]) -> dict[Path, str]:
     others = ["# Other runs", ""]
     for name, run in runs.items():
         if name != MAIN and not name.startswith(AGAIN):
-            others += [f"## {_OTHERS.get(name, name)}", "", f"{run.told()}.", ""]
+            others += [f"## {_TITLES.get(name, name)}", "", f"{run.told()}.", ""]
             others += [f"- {answers.question.title}: {lead(answers)}" for answers in run.answers.values()]
             others.append("")
     return {
@@ -133,14 +134,21 @@ def performance(runs: Mapping[str, Run]) -> dict[Path, str]:
 
 def committed() -> dict[str, Run]:
     """Return the runs in docs/evidence by name, the main one first; none before there is a main one."""
-    paths = sorted(EVIDENCE.glob("*.json"), key=lambda path: (path.stem != MAIN, path.stem))
-    if not (EVIDENCE / f"{MAIN}.json").exists():
+    found = {name: run for path in EVIDENCE.glob("*.json") for name, run in read(path).items()}
+    if MAIN not in found:
         return {}
-    runs = {path.stem: Run.read(path) for path in paths}
+    runs = {name: found[name] for name in sorted(found, key=lambda name: (name != MAIN, name))}
     for name, run in runs.items():
         if name.startswith(AGAIN):
             runs[MAIN].answers |= run.answers
     return runs
+
+
+def publish(run: Run, name: str) -> None:
+    """Put a run into docs/evidence under a name, in place of what has that name there."""
+    path = EVIDENCE / f"{MAIN if name == MAIN else AGAIN if name.startswith(AGAIN) else OTHERS}.json"
+    kept = {each.name: each.document for each in read(path).values()} if path.exists() else {}
+    save(path, kept | {name: run.document})
 
 
 def check(runs: Mapping[str, Run], write: bool) -> list[str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from benchmarks.engine.model import Variant
-from benchmarks.engine.results import Figure, Noise, Run, text_of
+from benchmarks.engine.model import Variant, text_of
+from benchmarks.engine.results import Run
 from benchmarks.report.tables import markdown
 
 
@@ -82,10 +82,9 @@ def _row(row: Row, runs: Mapping[str, Run]) -> tuple[float, list[str]]:
     ours, rival = (answers.figure(peer, row.where, column) for peer in (row.ours, row.rival))
     if ours is None or rival is None:
         raise NotQuotable(f"{where} lacks {row.ours if ours is None else row.rival}")
-    noise = answers.noise(column)
-    if not noise.freedom:
+    if not answers.noise(column).freedom:
         raise NotQuotable(f"{where} was asked in one round, and is not to be quoted")
-    ratio, low, high = _times_better(ours, rival, column.more, noise)
+    ratio, low, high = answers.times_better(ours, rival, column)
     times = f"{_brief(ratio)} ({_brief(low)} to {_brief(high)})"
     if low <= 1 <= high:
         raise NotQuotable(f"{where}, {row.ours} beside {row.rival}, is within the noise: {times}")
@@ -96,12 +95,6 @@ def _row(row: Row, runs: Mapping[str, Run]) -> tuple[float, list[str]]:
 
 def _brief(ratio: float) -> str:
     return f"{ratio:.{2 if ratio < 1 else 1 if ratio < 10 else 0}f}"
-
-
-def _times_better(ours: Figure, rival: Figure, more: bool, noise: Noise) -> tuple[float, float, float]:
-    better, worse = (ours, rival) if more else (rival, ours)
-    ratio = better.value / worse.value
-    return ratio, *noise.interval(ratio, len(better.by_round), len(worse.by_round))
 
 
 def table(name: str, runs: Mapping[str, Run]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from benchmarks.engine.model import Column
-from benchmarks.engine.results import Answers, Contest, Figure, Run, text_of
+from benchmarks.engine.model import Column, text_of
+from benchmarks.engine.results import Answers, Contest, Figure, Run
 
 _HEADERS = ["variant", "figure", "ebbpool", "best rival", "times better", "ahead", "floor"]
 

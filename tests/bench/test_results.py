@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
@@ -127,17 +128,6 @@ def test_wrong_answers_of_ours_fail_a_run_and_those_of_rivals_do_not() -> None:
     assert answers({"ebbpool": (1, 2, 3)}).broken() == []
 
 
-def test_compare_says_what_moved_and_how_the_machine_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_of(tmp_path / "old.json", ebbpool=(1.0, 1.01, 0.99), stdlib=(8.0, 8.1, 7.9))
-    run_of(tmp_path / "new.json", ebbpool=(2.0, 2.01, 1.99), stdlib=(8.1, 7.9, 8.0))
-    assert main(["compare", str(tmp_path / "old.json"), str(tmp_path / "new.json")]) == 0
-    told = capsys.readouterr().out
-    assert "2 figures in both runs with rounds to judge by; 1 moved" in told
-    assert "what is not ebbpool got worse 1.000 times" in told
-    (moved,) = [line for line in told.splitlines() if line.startswith(("WORSE", "better"))]
-    assert moved.startswith("WORSE   2.000") and "ebbpool (compiled): µs a task 1 -> 2" in moved
-
-
 def test_a_run_that_is_read_again_has_the_same_figures(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run.json", ebbpool=(1.0, 1.1, 0.9), stdlib=(8.0, 8.1, 7.9))
     found = run.answers["submit_collect"]
@@ -145,6 +135,10 @@ def test_a_run_that_is_read_again_has_the_same_figures(tmp_path: Path) -> None:
     assert figure is not None and (figure.value, figure.low, figure.high) == (1.0, 0.9, 1.1)
     with pytest.raises(ValueError, match="format 0"):
         Run("old", {"format": 0})
+    (tmp_path / "old.json").write_text(json.dumps(run.document), encoding="utf-8")
+    assert main(["show", str(tmp_path / "run.json")]) == 0
+    with pytest.raises(ValueError, match="a run without a name"):
+        main(["show", str(tmp_path / "old.json")])
 
 
 def test_nobody_is_ahead_in_a_contest_of_one_round() -> None:
@@ -259,8 +253,8 @@ def test_a_mark_without_its_end_is_named_and_one_in_a_fence_is_left_alone(runs: 
 def tree(tmp_path: Path, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository of its own: README, docs and the runs."""
     (tmp_path / "docs" / "evidence").mkdir(parents=True)
-    for name in runs:
-        (tmp_path / f"{name}.json").rename(tmp_path / "docs" / "evidence" / f"{name}.json")
+    for name, kept in (("bench", "bench"), ("pinned", pages.OTHERS)):
+        (tmp_path / f"{name}.json").rename(tmp_path / "docs" / "evidence" / f"{kept}.json")
     text = "It takes <!-- = submit_collect ebbpool us:1 -->9.9<!-- / --> µs\n"
     (tmp_path / "README.md").write_text(text, encoding="utf-8")
     monkeypatch.setattr(marks, "ROOT", tmp_path)
@@ -282,8 +276,11 @@ def test_the_check_fails_until_the_figures_are_written(tree: Path, capsys: pytes
         "utf-8"
     )
     # What was asked again stands in place of the main run.
-    run_of(tree / "docs" / "evidence" / f"{pages.AGAIN}.json", ebbpool=(2.0, 2.0), stdlib=(8.0, 8.0))
-    assert main(["figures", "--write"]) == 0
+    run_of(tree / "asked.json", ebbpool=(2.0, 2.0), stdlib=(8.0, 8.0))
+    for name in (pages.AGAIN, "pinned"):
+        assert main(["publish", str(tree / "asked.json"), "--name", name]) == 0
+    assert sorted(pages.committed()) == ["bench", "bench-again", "pinned"]
+    assert sorted(path.stem for path in pages.EVIDENCE.iterdir()) == ["bench", "bench-again", "others"]
     assert "us:1 -->2.0<" in (tree / "README.md").read_text(encoding="utf-8")
     assert "Asked again in" in (tree / "docs" / "performance.md").read_text(encoding="utf-8")
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.engine.model import Column, Question  # noqa: E402
-from benchmarks.engine.results import Run  # noqa: E402
+from benchmarks.engine.results import Run, read  # noqa: E402
 from benchmarks.engine.runner import FORMAT, save  # noqa: E402
 from benchmarks.peers import Unavailable  # noqa: E402
 from benchmarks.peers.table import peer_named  # noqa: E402
@@ -79,8 +79,8 @@ def run_of(path: Path, **peers: Sequence[float]) -> Run:
         "versions": {},
         "questions": {"submit_collect": {"sizes": {}, "rounds": 3, "cells": cells}},
     }
-    save(path, document)
-    return Run.read(path)
+    save(path, {path.stem: document})
+    return read(path)[path.stem]
 
 
 @contextmanager
