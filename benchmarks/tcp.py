@@ -14,9 +14,9 @@ from benchmarks import processors
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Variant, percentile
 from benchmarks.load import http
 from benchmarks.load.ab import Ab, ab
-from benchmarks.load.http import CLIENT, WRONG, Clients
+from benchmarks.load.http import CLIENT, WRONG, Clients, Reconnecting
 from benchmarks.load.serving import Server, Watch, serving
-from benchmarks.load.tcp import EchoClients, Reconnecting, trickling
+from benchmarks.load.tcp import EchoClients, trickling
 from benchmarks.peers.peer import Peer
 from benchmarks.servers.slow import PAGE
 from benchmarks.servers.tcp import BODY
@@ -56,15 +56,9 @@ def server_sizes(peer: Peer, params: Params) -> Samples:
         Reconnecting(server.port, params["clients"], length) as clients,
         Watch(server) as watch,
     ):
-        replies = clients.load(params["warm_up"], params["seconds"], 10.0, server.cpu_seconds)
-    if not replies.count:
-        raise RuntimeError(f"not one right reply: {dict(replies.errors)}, {replies.unanswered} unanswered")
-    samples: Samples = {
-        "rate": [replies.count / replies.seconds],
-        "threads": [watch.threads],
-        "errors": [replies.errors.total() + replies.unanswered],
-    }
-    return samples | replies.samples(replies.count)
+        answered = clients.load(params["warm_up"], params["seconds"], server.cpu_seconds)
+        clients.finish(answered, 10.0)
+    return answered.rate() | {"threads": [watch.threads], "errors": [answered.errors + answered.unanswered]}
 
 
 _CLIENTS = 200
@@ -302,8 +296,6 @@ def echo(peer: Peer, params: Params) -> Samples:
         _placed(peer.program, params["placement"]) as found,
         EchoClients(found.port, params["clients"], params["size"]) as clients,
     ):
-        echoed = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
-    samples: Samples = {"rate": [echoed.messages / echoed.seconds]} | echoed.samples(echoed.messages)
-    if echoed.watched_seconds:
-        samples["server"] = [echoed.watched_seconds / echoed.seconds * 100]
-    return samples
+        answered, messages = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
+    share = {"server": [answered.watched_seconds / answered.seconds * 100]} if answered.watched_seconds else {}
+    return answered.rate(messages) | share

@@ -2,7 +2,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net"
@@ -13,20 +12,13 @@ import (
 	"time"
 )
 
-// kB of this process, from /proc; 0 where there is none.
-func memory(name string) int {
-	file, err := os.Open("/proc/self/status")
-	if err != nil {
-		return 0
+// A number of kB from /proc; 0 where there is none.
+func memory(name string) (kB int) {
+	status, _ := os.ReadFile("/proc/self/status")
+	if _, after, found := strings.Cut(string(status), name+":"); found {
+		fmt.Sscan(after, &kB)
 	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		if fields := strings.Fields(lines.Text()); len(fields) > 1 && fields[0] == name+":" {
-			count, _ := strconv.Atoi(fields[1])
-			return count
-		}
-	}
-	return 0
+	return
 }
 
 func burst(count int, wait time.Duration) {
@@ -45,7 +37,27 @@ func burst(count int, wait time.Duration) {
 	fmt.Printf("{\"ms\": %f, \"kB\": %d}\n", float64(taken.Nanoseconds())/1e6, max(0, memory("VmHWM")-before))
 }
 
-func echo() {
+func echo(connection net.Conn) {
+	defer connection.Close()
+	buffer := make([]byte, 65536)
+	for {
+		count, err := connection.Read(buffer)
+		if err != nil {
+			return
+		}
+		if _, err := connection.Write(buffer[:count]); err != nil {
+			return
+		}
+	}
+}
+
+func main() {
+	if os.Args[1] == "burst" {
+		count, _ := strconv.Atoi(os.Args[2])
+		milliseconds, _ := strconv.ParseFloat(os.Args[3], 64)
+		burst(count, time.Duration(milliseconds*float64(time.Millisecond)))
+		return
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		panic(err)
@@ -60,28 +72,6 @@ func echo() {
 		if err != nil {
 			return
 		}
-		go func() {
-			defer connection.Close()
-			buffer := make([]byte, 65536)
-			for {
-				count, err := connection.Read(buffer)
-				if err != nil {
-					return
-				}
-				if _, err := connection.Write(buffer[:count]); err != nil {
-					return
-				}
-			}
-		}()
+		go echo(connection)
 	}
-}
-
-func main() {
-	if os.Args[1] == "echo" {
-		echo()
-		return
-	}
-	count, _ := strconv.Atoi(os.Args[2])
-	milliseconds, _ := strconv.ParseFloat(os.Args[3], 64)
-	burst(count, time.Duration(milliseconds*float64(time.Millisecond)))
 }

@@ -1,19 +1,16 @@
-"""The rival that is no Python: `bench.go`, compiled once."""
+"""The rival that is no Python: `bench.go`, which Go compiles anew only if something changed."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ROOT
 from benchmarks.peers import Unavailable, program
 
-_SOURCE = Path(__file__).with_name("bench.go")
 _BUILD_SECONDS = 100.0
 
 
@@ -35,20 +32,14 @@ def version() -> str:
 
 
 def command() -> str:
-    """Return the path of the program, compiled before if need be.
+    """Return the path of the program.
 
     Raises:
         Unavailable: There is no Go, or it fails.
     """
-    digest = hashlib.sha256(_SOURCE.read_bytes() + version().encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"ebbpool-bench-{os.getuid() if hasattr(os, 'getuid') else 0}-{digest}"
-    made = folder / "bench"
-    if not made.exists():
-        folder.mkdir(mode=0o700, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as unfinished:
-            _told(program("go"), "build", "-o", f"{unfinished}/bench", str(_SOURCE))
-            Path(unfinished, "bench").replace(made)
-    return str(made)
+    made = str(ROOT / "reports" / "bench-go")
+    _told(program("go"), "build", "-o", made, str(Path(__file__).with_name("bench.go")))
+    return made
 
 
 def burst(count: int, seconds: float) -> dict[str, Any]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from benchmarks.peers.ways import Offload
 
 Task = Callable[[], object]
+Build = Callable[[int, float], Any]
 
 
 def stdlib(workers: int, keep_alive: float) -> Executor:
@@ -50,6 +51,10 @@ def flexexecutor(workers: int, keep_alive: float) -> Any:
 def aiomisc(workers: int, keep_alive: float) -> Any:
     """Its `submit` is for the thread of an event loop."""
     return package("aiomisc").ThreadPoolExecutor(workers)
+
+
+def gevent_threads(workers: int, keep_alive: float) -> Any:
+    return package("gevent.threadpool").ThreadPool(workers)
 
 
 class Pool:
@@ -128,17 +133,16 @@ class PlainLoop(Pool):
         return fn()
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        return list(map(fn, items))
+        return _mapped(fn, items)
 
 
 class BareQueue(Pool):
-    """Fixed workers on one SimpleQueue, results on another: no futures, no order, and of all errors only the first."""
+    """Fixed workers on one SimpleQueue, results on another: no futures, no order, and a call must not raise."""
 
     def __init__(self, workers: int, keep_alive: float) -> None:
         super().__init__()
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self._errors: list[BaseException] = []
         self.submit = self._calls.put
         self._count = workers
         self._workers: list[threading.Thread] = []
@@ -153,30 +157,17 @@ class BareQueue(Pool):
     def _call(self) -> None:
         get, put = self._calls.get, self._results.put
         while (fn := get()) is not None:
-            try:
-                put(fn())
-            except BaseException as error:
-                self._failed(error)
+            put(fn())
 
     def _call_with_items(self) -> None:
         get, put = self._calls.get, self._results.put
         while (call := get()) is not None:
-            try:
-                fn, item = call
-                put(fn(item))
-            except BaseException as error:
-                self._failed(error)
-
-    def _failed(self, error: BaseException) -> None:
-        self._errors.append(error)
-        self._results.put(None)
+            fn, item = call
+            put(fn(item))
 
     def _collected(self, count: int) -> list[Any]:
         get = self._results.get
-        found = [get() for _ in range(count)]
-        if self._errors:
-            raise self._errors[0]
-        return found
+        return [get() for _ in range(count)]
 
     def block(self) -> Callable[[], object]:
         self._start(self._call)
@@ -220,25 +211,19 @@ class PingPong(Pool):
         self._back.acquire()
         self._call: Task | None = None
         self._result: object = None
-        self._error: BaseException | None = None
         self._worker = threading.Thread(target=self._work)
         self._worker.start()
 
     def _work(self) -> None:
         come, go = self._there.acquire, self._back.release
         while come() and (call := self._call) is not None:
-            try:
-                self._result = call()
-            except BaseException as error:
-                self._error = error
+            self._result = call()
             go()
 
     def one(self, fn: Task) -> object:
         self._call = fn
         self._there.release()
         self._back.acquire()
-        if self._error is not None:
-            raise self._error
         return self._result
 
     def close(self) -> None:
@@ -247,52 +232,155 @@ class PingPong(Pool):
         self._worker.join()
 
 
-class ExecutorPool(Pool):
-    """Whatever has `submit` and gives futures."""
+def _results(futures: list[Any]) -> list[Any]:
+    return [future.result() for future in futures]
 
-    def __init__(self, build: Callable[[int, float], Any], workers: int, keep_alive: float) -> None:
+
+def _got(handles: list[Any]) -> list[Any]:
+    return [handle.get() for handle in handles]
+
+
+class ExecutorPool(Pool):
+    """Whatever has a way to submit, by its name, that gives something to ask for the result.
+
+    Args:
+        build: Makes the pool.
+        workers: The most threads.
+        keep_alive: For how many seconds an idle one stays, where that can be set.
+        submit: What the way is called.
+        collect: Asks what it gave for the results.
+        mapped: Makes a list of what `map` gave.
+        close: What ends the pool, with spaces; one after another.
+        count: How many threads there were, of the pool, if that is not what `threading` says.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        workers: int,
+        keep_alive: float,
+        *,
+        submit: str = "submit",
+        collect: Callable[[list[Any]], list[Any]] = _results,
+        mapped: Callable[[Any], list[Any]] = list,
+        close: str = "shutdown",
+        count: Callable[[Any], int] | None = None,
+    ) -> None:
         super().__init__()
         self.executor = build(workers, keep_alive)
-        self.submit = self.executor.submit
-
-    def collect(self, handles: list[Any]) -> list[Any]:
-        return [future.result() for future in handles]
-
-    def one(self, fn: Task) -> object:
-        result: object = self.executor.submit(fn).result()
-        return result
+        self.submit = getattr(self.executor, submit)
+        self.collect = collect  # type: ignore[method-assign]  # without a layer that would be measured
+        self._mapped, self._closing, self._counting = mapped, close, count
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        return list(self.executor.map(fn, items))
-
-    def close(self) -> None:
-        self.executor.shutdown()
-
-
-class EbbPool(ExecutorPool):
-    """Ours."""
-
-    def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__(adaptive, workers, keep_alive)
+        return self._mapped(self.executor.map(fn, items))
 
     def threads(self) -> int:
-        """Workers ever started, never less than there were at once; the timekeeper is none of them."""
-        return max(int(self.executor.stats().started), len(self.executor._threads))
-
-
-class PebblePool(ExecutorPool):
-    """pebble's, with its own names."""
-
-    def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__(pebble, workers, keep_alive)
-        self.submit = self.executor.schedule
-
-    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        return list(self.executor.map(fn, items).result())
+        return self._counting(self.executor) if self._counting else super().threads()
 
     def close(self) -> None:
-        self.executor.close()
-        self.executor.join()
+        for name in self._closing.split():
+            getattr(self.executor, name)()
+
+
+class FuturesPool(ExecutorPool):
+    """The same, of what gives futures."""
+
+    def one(self, fn: Task) -> object:
+        result: object = self.submit(fn).result()
+        return result
+
+
+def _ever_started(executor: Any) -> int:
+    """Never less than there were at once; the timekeeper is none of them."""
+    return max(int(executor.stats().started), len(executor._threads))
+
+
+EbbPool = functools.partial(FuturesPool, adaptive, count=_ever_started)
+PebblePool = functools.partial(
+    FuturesPool, pebble, submit="schedule", mapped=lambda future: list(future.result()), close="close join"
+)
+GeventThreads = functools.partial(
+    ExecutorPool, gevent_threads, submit="spawn", collect=_got, close="kill", count=lambda pool: int(pool.size)
+)
+
+
+class MultiprocessingPool(ExecutorPool):
+    """The threads behind multiprocessing's names."""
+
+    def __init__(self, workers: int, keep_alive: float) -> None:
+        build = multiprocessing.pool.ThreadPool
+        super().__init__(
+            lambda workers, _: build(workers), workers, 0.0, submit="apply_async", collect=_got, close="close join"
+        )
+
+    def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        submit = self.submit
+        return self.collect([submit(fn, (item,)) for item in items])
+
+
+class Greenlets(Pool):
+    """No threads: each call is a greenlet."""
+
+    def __init__(self, workers: int, keep_alive: float) -> None:
+        super().__init__()
+        gevent = package("gevent")
+        self.sleep = gevent.sleep
+        self.submit = gevent.spawn
+
+    def collect(self, handles: list[Any]) -> list[Any]:
+        return _got(handles)
+
+    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        return self.each(fn, items)
+
+    def block(self) -> Callable[[], object]:
+        return lambda: None  # a greenlet is pending until this thread gives way
+
+    def threads(self) -> int:
+        return 0
+
+
+class FastThreadPool(Pool):
+    """fastthreadpool, or what has its names: no futures; results arrive on a deque, in any order.
+
+    Whoever submits one by one has to look at that deque until all are there.
+    """
+
+    _LOOK_SECONDS = 0.0002
+    _PATIENCE_SECONDS = 60.0
+
+    def __init__(self, module: str, workers: int, keep_alive: float) -> None:
+        super().__init__()
+        self._pool = package(module).Pool(workers)
+        self.submit = self._pool.submit
+
+    def _collected(self, count: int) -> list[Any]:
+        done, deadline = self._pool.done, time.monotonic() + self._PATIENCE_SECONDS
+        while len(done) < count:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{count - len(done)} of {count} results never came")
+            time.sleep(self._LOOK_SECONDS)
+        return [done.popleft() for _ in range(count)]
+
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        submit = self._pool.submit
+        for _ in range(count):
+            submit(fn)
+        return self._collected(count)
+
+    def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        submit = self._pool.submit
+        for item in items:
+            submit(fn, item)
+        return self._collected(len(items))
+
+    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        self._pool.map(fn, items, unpack_args=False)
+        return self._collected(len(items))
+
+    def close(self) -> None:
+        self._pool.shutdown(5)
 
 
 class Offloaded(Pool):
@@ -341,112 +429,6 @@ class Hypertile(Offloaded):
 
     def threads(self) -> int:
         return int(package("hypertile").worker_count())
-
-
-class _Getting(Pool):
-    """What gives something to `get` a result from."""
-
-    def collect(self, handles: list[Any]) -> list[Any]:
-        return [result.get() for result in handles]
-
-
-class MultiprocessingPool(_Getting):
-    """The threads behind multiprocessing's names."""
-
-    def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__()
-        self._pool = multiprocessing.pool.ThreadPool(workers)
-        self.submit = self._pool.apply_async
-
-    def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        apply_async = self._pool.apply_async
-        return self.collect([apply_async(fn, (item,)) for item in items])
-
-    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        return self._pool.map(fn, items)
-
-    def close(self) -> None:
-        self._pool.close()
-        self._pool.join()
-
-
-class FastThreadPool(Pool):
-    """fastthreadpool, or what has its names: no futures; results arrive on a deque, in any order.
-
-    Whoever submits one by one has to look at that deque until all are there.
-    """
-
-    _LOOK_SECONDS = 0.0002
-    _PATIENCE_SECONDS = 60.0
-
-    def __init__(self, module: str, workers: int, keep_alive: float) -> None:
-        super().__init__()
-        self._pool = package(module).Pool(workers)
-        self.submit = self._pool.submit
-
-    def _collect(self, count: int) -> list[Any]:
-        done, deadline = self._pool.done, time.monotonic() + self._PATIENCE_SECONDS
-        while len(done) < count:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{count - len(done)} of {count} results never came")
-            time.sleep(self._LOOK_SECONDS)
-        return [done.popleft() for _ in range(count)]
-
-    def burst(self, fn: Task, count: int) -> list[Any]:
-        submit = self._pool.submit
-        for _ in range(count):
-            submit(fn)
-        return self._collect(count)
-
-    def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        submit = self._pool.submit
-        for item in items:
-            submit(fn, item)
-        return self._collect(len(items))
-
-    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        self._pool.map(fn, items, unpack_args=False)
-        return self._collect(len(items))
-
-    def close(self) -> None:
-        self._pool.shutdown(5)
-
-
-class Greenlets(_Getting):
-    """No threads: each call is a greenlet."""
-
-    def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__()
-        gevent = package("gevent")
-        self.sleep = gevent.sleep
-        self.submit = gevent.spawn
-
-    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        return self.each(fn, items)
-
-    def block(self) -> Callable[[], object]:
-        return lambda: None  # a greenlet is pending until this thread gives way
-
-    def threads(self) -> int:
-        return 0
-
-
-class GeventThreads(_Getting):
-    """gevent's threads, unknown to `threading`."""
-
-    def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__()
-        self._pool = package("gevent.threadpool").ThreadPool(workers)
-        self.submit = self._pool.spawn
-
-    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        return list(self._pool.map(fn, items))
-
-    def threads(self) -> int:
-        return int(self._pool.size)
-
-    def close(self) -> None:
-        self._pool.kill()
 
 
 class TaskThreads(Pool):

@@ -12,9 +12,10 @@ from benchmarks.peers import Unavailable, go, package, program, ways
 from benchmarks.peers.peer import AT, Peer
 from benchmarks.peers.pools import (
     BareQueue,
+    Build,
     EbbPool,
-    ExecutorPool,
     FastThreadPool,
+    FuturesPool,
     GeventThreads,
     Greenlets,
     Hypertile,
@@ -47,6 +48,10 @@ def _both(name: str, label: str, *modules: str, **others: Any) -> tuple[Peer, Pe
     )
 
 
+def _executor(name: str, label: str, build: Build, *modules: str) -> Peer:
+    return Peer(name, label, modules, open=partial(FuturesPool, build), offload=ways.run_in_executor(build))
+
+
 def _forks(name: str) -> str:
     if not hasattr(os, "fork"):
         raise Unavailable("no fork on this system")
@@ -70,29 +75,17 @@ _POOLS = (
     ),
     *_both("ebbpool", "ebbpool", open=EbbPool, offload=ways.run_in_executor(adaptive)),
     Peer("ebbpool-fixed", "ebbpool of a fixed size (floor)", core=True),
-    Peer(
-        "stdlib", "ThreadPoolExecutor",
-        open=partial(ExecutorPool, stdlib), offload=ways.run_in_executor(stdlib),
-    ),
+    _executor("stdlib", "ThreadPoolExecutor", stdlib),
     Peer("multiprocessing", "multiprocessing ThreadPool", open=MultiprocessingPool),
     Peer("fastthreadpool", "fastthreadpool", ("fastthreadpool",), open=partial(FastThreadPool, "fastthreadpool")),
     Peer(
         "ebbpool-fastthreadpool", "ebbpool.fastthreadpool (its names)", core=True,
         open=partial(FastThreadPool, "ebbpool.fastthreadpool"),
     ),
-    Peer(
-        "plus", "ThreadPoolExecutorPlus", ("ThreadPoolExecutorPlus",),
-        open=partial(ExecutorPool, plus), offload=ways.run_in_executor(plus),
-    ),
+    _executor("plus", "ThreadPoolExecutorPlus", plus, "ThreadPoolExecutorPlus"),
     Peer("pebble", "pebble", ("pebble",), open=PebblePool, offload=ways.run_in_executor(pebble)),
-    Peer(
-        "betapool", "betapool", ("betapool",),
-        open=partial(ExecutorPool, betapool), offload=ways.run_in_executor(betapool),
-    ),
-    Peer(
-        "flexexecutor", "flexexecutor", ("flexexecutor",),
-        open=partial(ExecutorPool, flexexecutor), offload=ways.run_in_executor(flexexecutor),
-    ),
+    _executor("betapool", "betapool", betapool, "betapool"),
+    _executor("flexexecutor", "flexexecutor", flexexecutor, "flexexecutor"),
     Peer(
         "aiomisc", "aiomisc ThreadPoolExecutor", ("aiomisc",),
         open=partial(Offloaded, ways.run_in_executor(aiomisc)), offload=ways.run_in_executor(aiomisc),

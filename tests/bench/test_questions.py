@@ -19,9 +19,8 @@ import ebbpool
 from benchmarks import loops, sizing, web
 from benchmarks.engine.model import QUESTIONS, Settings, load_question
 from benchmarks.peers import Unavailable, ways
-from benchmarks.peers.floor import BareThread, BatchedWorkers
 from benchmarks.peers.peer import Peer
-from benchmarks.peers.pools import ExecutorPool, Offloaded, stdlib
+from benchmarks.peers.pools import FuturesPool, Offloaded, stdlib
 from benchmarks.peers.table import PEERS, peer_named
 
 PURE = "" if ebbpool.COMPILED else "-pure"
@@ -137,7 +136,7 @@ def test_who_does_not_exclude_is_found_out(make: Callable[[], Any], meets: bool)
 
 
 def test_a_wrong_sum_is_a_failure() -> None:
-    class Forgetful(ExecutorPool):
+    class Forgetful(FuturesPool):
         def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
             return super().each(fn, items)[1:-1]
 
@@ -171,18 +170,15 @@ def test_what_is_awaited_gives_every_result() -> None:
     assert threading.active_count() <= before
 
 
-@pytest.mark.parametrize("floor", [BareThread, partial(BatchedWorkers, workers=3)])
-def test_a_floor_of_loops_gives_every_result_and_error(floor: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("floor", [ways.bare_thread, ways.batched])
+def test_a_floor_of_loops_gives_every_result_and_error(floor: ways.Offload) -> None:
     def fail() -> None:
         raise Boom
 
     async def go() -> list[Any]:
-        made = floor(asyncio.get_running_loop())
-        try:
-            calls = [made.call(lambda at=at: at) for at in range(200)]
-            return [*await asyncio.gather(*calls), *await asyncio.gather(made.call(fail), return_exceptions=True)]
-        finally:
-            made.close()
+        async with floor(3) as call:
+            calls = [call(lambda at=at: at) for at in range(200)]
+            return [*await asyncio.gather(*calls), *await asyncio.gather(call(fail), return_exceptions=True)]
 
     *results, error = asyncio.run(asyncio.wait_for(go(), TIMEOUT))
     assert results == list(range(200))
