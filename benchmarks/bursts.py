@@ -41,15 +41,11 @@ def _once(peer: Peer, params: Params, work: Callable[[Pool], object]) -> Samples
 
 @Question(
     title="Burst of sleeps on a cold pool",
-    method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
-    "anyio and trio: the start of the event loop is part of it",
     columns=_COLUMNS,
     peers=POOLS,
     variants=({"workers": 200},),
     sizes=_SLEEPS,
     rounds_factor=5 / 3,
-    floor="the 50 ms of the sleep",
-    limits="the time to start 200 threads, some 60 µs each, beside a GIL that they all want",
 )
 def cold_burst(peer: Peer, params: Params) -> Samples:
     """200 tasks that sleep 50 ms, all at once, on a cold pool of at most 200: when is the last one done?"""
@@ -58,15 +54,11 @@ def cold_burst(peer: Peer, params: Params) -> Samples:
 
 @Question(
     title="Map of sleeps on a cold pool",
-    method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
-    "fastthreadpool's threads end with its map",
     columns=_COLUMNS,
     peers="ebbpool ebbpool-pure stdlib multiprocessing fastthreadpool",
     variants=({"by": "map", "workers": 200}, {"by": "submit", "workers": 200}),
     sizes=_SLEEPS,
     rounds_factor=5 / 3,
-    floor="the 50 ms of the sleep",
-    limits="the time to start 200 threads",
 )
 def cold_map(peer: Peer, params: Params) -> Samples:
     """200 items that sleep 50 ms, by `map` and one by one, on a cold pool of at most 200: when is the last one done?"""
@@ -80,8 +72,6 @@ def cold_map(peer: Peer, params: Params) -> Samples:
 
 @Question(
     title="Computing tasks of 5 ms",
-    method="a loop of so many turns as take 5 ms in the parent, counted once and the same in every cell; "
-    "a cold pool; at most 64 threads, and 2 for the standard library's too",
     columns=_COLUMNS,
     peers=f"loop {POOLS}",
     variants=lambda peer, settings: [{"workers": 64}, {"workers": 2}] if peer == "stdlib" else [{"workers": 64}],
@@ -89,8 +79,6 @@ def cold_map(peer: Peer, params: Params) -> Samples:
     quick={"tasks": 40},
     turns=0.005,
     free="workers",
-    floor="100 times 5 ms, divided by the processors if there is no GIL",
-    limits="the GIL: more threads than processors only add switches",
 )
 def computing(peer: Peer, params: Params) -> Samples:
     """100 tasks that compute for 5 ms each, on pools that may have 64 threads: do more threads make it slower?"""
@@ -202,19 +190,10 @@ _FEW_THREADS: dict[str, Blocked] = {
 
 @Question(
     title="Tasks that wait, each pool with its defaults",
-    method="from building the pool to the last result, once a process; every pool has the ceiling that it has by "
-    "default, or the one it is named with; 2,000 tasks take a pool of few threads ten times as long as 200 do, by "
-    "arithmetic, and it is not asked; anyio and trio: forty tokens; asyncio.to_thread: the loop's default executor; "
-    "greenlets and goroutines wait without a thread of the system; Go is a program of its own, which takes the time "
-    "itself, without its start; kB: by how much resident memory grew at most, a task",
     columns=(Column("ms", "ms for all", 1), Column("memory", "kB a task", 1)),
     peers=" ".join((*_MANY_THREADS, *_FEW_THREADS)),
     variants=lambda peer, settings: [{"tasks": 200}] if peer in _FEW_THREADS else [{"tasks": 200}, {"tasks": 2000}],
     sizes={"sleep": 0.05},
-    floor="the 50 ms that each task waits",
-    limits="up to 256 tasks the time to start a thread for each, some 60 µs; beyond that the ceiling: 2,000 tasks "
-    "take eight turns of 256 threads. Greenlets and goroutines start no thread of the system, but all that blocks has "
-    "to be written for them",
 )
 def blocked_tasks(peer: Peer, params: Params) -> Samples:
     """So many tasks that wait 50 ms, handed to each pool as its documentation recommends: when is the last one done?"""

@@ -42,8 +42,6 @@ def _executor(name: str, client: Any, stack: ExitStack) -> Executor:
 
 @Question(
     title="kill -9 of a Dask worker with calls under way",
-    method="two workers with two threads each; calls sleep 20 ms and note that they begin; "
-    "a worker is killed once a quarter has begun; the worst round counts",
     columns=(
         Column("right", "right results", 0, ratio=False, more=True, worst=True),
         Column("lost", "errors", 0, ratio=False, worst=True),

@@ -27,8 +27,6 @@ _PROC = Path("/proc")
 
 @Question(
     title="The memory of a pending future",
-    method="as asked of Python's allocators, before their rounding; the caller's own list of futures is not "
-    "counted; the call has no arguments; objects: GC-tracked as created, and after a full collection",
     columns=(
         Column("bytes", "bytes", 0),
         Column("objects", "tracked objects", 1),
@@ -39,8 +37,6 @@ _PROC = Path("/proc")
     sizes={"tasks": 10_000},
     quick={"tasks": 1_000},
     rounds_factor=0.4,
-    floor="a future of one object, which is what ebbpool keeps",
-    limits="a future has to hold the call, its result and who waits",
 )
 def memory(peer: Peer, params: Params) -> Samples:
     """Tasks queued behind one blocked worker: how many bytes and objects does a pending future keep alive?"""
@@ -94,10 +90,6 @@ def _kilobytes() -> tuple[int, int]:
 
 @Question(
     title="The memory of waiting workers, by stack size",
-    method="every worker waits in a task that does nothing else; a worker: by how much the process grew, divided by "
-    "the workers; resident: of a stack only what has been touched; virtual: with what the C library reserves for "
-    "threads to allocate from (64 MB each, for 8 a processor, in glibc); ThreadPoolExecutor has no such setting: there "
-    "it is threading.stack_size, for the whole interpreter; default: what the system gives (often 8 MiB)",
     columns=(
         Column("resident", "kB resident a worker", 1),
         Column("virtual", "kB virtual a worker", 0),
@@ -107,8 +99,6 @@ def _kilobytes() -> tuple[int, int]:
     peers=f"{_BOTH} stdlib",
     variants=[{"waiting": count, "stack": stack} for count in (1, 200, 2000) for stack in _STACKS],
     rounds_factor=0.4,
-    floor="a page or two of stack that a waiting thread has touched",
-    limits="the interpreter and the C library: the pool only says how large the stacks may become",
 )
 def stacks(peer: Peer, params: Params) -> Samples:
     """What do 1, 200 and 2,000 waiting workers take of memory, by the size of their stacks?"""
@@ -166,8 +156,6 @@ def _threads() -> int:
 
 @Question(
     title="An idle pool",
-    method="64 sleeps of 20 ms, then nobody calls the pool; keep_alive is 1 s where it can be set; watched "
-    "for 2 s (quick: 1 s) from another process, once the threads have gone or 2 s have passed",
     columns=(
         Column("most", "threads under load", 0, ratio=False, worst=True),
         Column("shrunk", "s until the last left", 2, ratio=False, worst=True),
@@ -180,8 +168,6 @@ def _threads() -> int:
     sizes={"tasks": 64, "keep_alive": 1.0, "idle": 2.0},
     quick={"keep_alive": 0.3, "idle": 1.0},
     rounds_factor=1 / 3,
-    floor="no thread and no wake-up",
-    limits="keep_alive: threads stay that long on purpose",
 )
 def idle_cost(peer: Peer, params: Params) -> Samples:
     """A pool after its load: how soon are its threads gone, how many stay, and does it ever wake up again?
@@ -253,14 +239,11 @@ _LOOKS = ("stats()", "lane.stats()", "a scrape", "a scrape with histograms", "a 
 
 @Question(
     title="The cost of watching pools",
-    method="stats() while 1,000,000 tasks wait for the one worker, which is held up, those of a lane for the lane; a "
-    "scrape: ten pools with five lanes each are read as prometheus-client's families, or written as its text",
     columns=(Column("us", "µs a look", 1, ratio=False),),
     peers=_BOTH,
     variants=[{"look": what} for what in _LOOKS],
     sizes={"waiting": 1_000_000, "looks": 200, "scrapes": 50, "repeats": 3},
     quick={"waiting": 100_000, "scrapes": 5, "repeats": 1},
-    limits="stats(): the pool's lock and some twenty numbers; a scrape: the client's own objects for each number",
     rounds_factor=0.7,
 )
 def watching(peer: Peer, params: Params) -> Samples:

@@ -56,8 +56,6 @@ def _offload_variants(peer: str, settings: Settings) -> list[Variant]:
 
 @Question(
     title="Calls offloaded from an event loop",
-    method="run_in_executor where the peer is a pool; some at every ceiling, the others at one; "
-    "anyio: with a limiter of as many tokens as others have workers",
     columns=(Column("gathered", "µs a call, gathered", 1), Column("single", "µs a call, one after another", 1)),
     peers="loop bare-thread batched run run-pure own-loop own-loop-pure own-loop-to-thread ebbpool ebbpool-pure stdlib "
     "to-thread to-thread-ebbpool plus pebble betapool flexexecutor aiomisc hypertile leasepool asgiref anyio trio "
@@ -65,10 +63,6 @@ def _offload_variants(peer: str, settings: Settings) -> list[Variant]:
     variants=_offload_variants,
     sizes={"gathered": 5_000, "single": 300, "repeats": 2},
     quick={"gathered": 500, "single": 100, "repeats": 1},
-    floor="a coroutine without a thread; hand-made workers with batched wake-ups, and a bare thread that wakes the "
-    "loop for each call, both without cancelling or context variables",
-    limits="gathered: the future of the loop, its callbacks and the switches of the GIL; one after another: two "
-    "hand-offs between threads, which is the kernel",
     quick_cells=2,
 )
 @on_loop
@@ -118,9 +112,6 @@ async def _groups(call: Callable[..., Awaitable[object]], count: int) -> float:
 
 @Question(
     title="Calls from anyio task groups of 200 tasks",
-    method="each task is one call, given to start_soon as it is; net: less the time of as many empty tasks, timed "
-    "before and after it; the garbage collector is off while a clock runs; stock has its forty tokens, ebbpool as many "
-    "workers",
     columns=(Column("net", "µs a call, net", 1), Column("empty", "µs an empty task", 1, ratio=False)),
     peers="anyio trio anyio-ebbpool anyio-installed",
     variants=lambda peer, settings: [
@@ -128,8 +119,6 @@ async def _groups(call: Callable[..., Awaitable[object]], count: int) -> float:
     ],
     sizes={"tasks": 5_000, "repeats": 2},
     quick={"tasks": 500, "repeats": 1},
-    floor="the tasks themselves, which are taken off",
-    limits="the hand-off of a call and its result; a task of anyio waits for each",
 )
 @on_loop
 async def anyio_tasks(peer: Peer, params: Params) -> Samples:
@@ -201,9 +190,6 @@ async def _queue(call: Call, count: int) -> tuple[threading.Event, list[asyncio.
 
 @Question(
     title="The loop's lag while 10,000 calls finish",
-    method="calls queued behind workers that wait for a gate, all gathered beforehand; from the gate's opening to "
-    "the last result, one moment every ms, late ones counted each for itself; idle: the same loop before the gate "
-    "opens (timers have about 1 ms of their own)",
     columns=(
         Column("p50", "lag p50, ms", 2, ratio=False),
         Column("p99", "lag p99, ms", 2),
@@ -215,8 +201,6 @@ async def _queue(call: Call, count: int) -> tuple[threading.Event, list[asyncio.
     variants=[{"loop": loop, "workers": _WORKERS} for loop in _EVERYWHERE[:2]],
     sizes={"calls": 10_000, "period": 0.001, "repeats": 2},
     quick={"calls": 1_000, "repeats": 1},
-    floor="the lag of the same loop before the gate opens",
-    limits="how many results the loop takes in at one wake-up before it looks at its timers, and the GIL",
 )
 @on_loop
 async def loop_lag(peer: Peer, params: Params) -> Samples:
@@ -275,8 +259,6 @@ _HANDLERS: dict[str, Callable[[int], object]] = {
 
 @Question(
     title="The loop's lag beside 64 clients",
-    method="64 clients of the loop call the handler in a thread, again and again; a task of the loop sleeps 2 ms again "
-    "and again, and its lag is how much later it wakes; the threads are those that each way has by default, and two",
     columns=(
         Column("p99", "lag p99, ms", 1),
         Column("p50", "lag p50, ms", 1, ratio=False),
@@ -293,8 +275,6 @@ _HANDLERS: dict[str, Callable[[int], object]] = {
     quick={"seconds": 0.5},
     turns=0.001,
     free="workers",
-    floor="the lag of an idle loop: about 0.1 ms",
-    limits="the GIL: a thread that computes gives it up every 5 ms, and the loop needs it several times to wake up",
     quick_cells=2,
 )
 @on_loop

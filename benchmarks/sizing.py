@@ -220,14 +220,6 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 @Question(
     title="The untuned pool beside the best fixed size",
-    method="the untuned pool is AdaptiveExecutor(), without arguments; a fixed size n is "
-    "AdaptiveExecutor(n, min_workers=n), the floor, or ThreadPoolExecutor(n), the rival; every pool is new when the "
-    "clock starts, before the pool is made; of 1, 2, 4 ... 256 and the number of processors the best counts, the "
-    "least of many medians and so a little better by luck; sizes are asked from the largest down, and "
-    "smaller ones no more once one takes 3 times as long as the best; numpy: at most "
-    "32 fixed threads, as OpenBLAS serves 64 callers and may abort the process when more call it; nested: "
-    "ThreadPoolExecutor only with more threads than there are parents, as it deadlocks with fewer; trickle: ms is the "
-    "mean latency of a call",
     columns=(Column("ms", "ms", 1), Column("threads", "threads at most", 0, ratio=False, worst=True)),
     peers="ebbpool ebbpool-fixed stdlib betapool flexexecutor",
     variants=variants,
@@ -237,8 +229,6 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
     rounds_factor=1 / 3,
     skip=skip,
     free="threads",
-    floor="the best fixed size, which nobody knows beforehand",
-    limits="the time to see that tasks wait, and what the kernel and the GIL tell about threads that run",
     quick_cells=0,
 )
 def sizing(peer: Peer, params: Params) -> Samples:

@@ -28,10 +28,6 @@ _SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047
 
 @Question(
     title="A TCP server that sends a reply and closes: 100 clients that reconnect",
-    method="the server is a process of its own, with a backlog of 1024 and at most 200 workers; the clients are one "
-    "other process, which reads to the end of the file, counts every byte and then closes with a reset, so that "
-    "nothing stays in TIME_WAIT; what it needs of a processor is shown: near 100 it would be what is measured; "
-    "threads: the most of a look every 50 ms, with the main one and one that waits for the parent's end",
     columns=(
         Column("rate", "replies/s", 0, more=True),
         Column("cpu", "µs of a processor a reply", 1),
@@ -43,9 +39,6 @@ _SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047
     variants=[{"bytes": size} for size in _SIZES],
     sizes={"clients": 100, "warm_up": 0.2, "seconds": 0.6},
     quick={"warm_up": 0.1, "seconds": 0.3},
-    floor="a server without threads, one connection after another",
-    limits="small answers: accept and close in the kernel, and the GIL; large ones: the copying of bytes, which is "
-    "the same for all",
     quick_cells=2,
 )
 def server_sizes(peer: Peer, params: Params) -> Samples:
@@ -112,12 +105,6 @@ def _again_and_again(server: Server, params: Params) -> Samples:
 
 @Question(
     title="A web server whose handler sleeps: 200 clients",
-    method="one handler for all: it reads up to the blank line, sleeps, answers and closes; adaptive: at most 256 "
-    "workers, none at first; sleeps 5 s (quick: 0.5 s): 200 connections at once to a cold server, a request each; "
-    "given up after three times as long as they need at least; kB: by how much resident memory grew, at most, for "
-    "each of the 200; the others: `ab -n 2000 -c 200`, first: on the cold server; µs of a processor: the "
-    "server's, without the first run; what the client needs of a processor is shown: near 100 it would be what is "
-    "measured",
     columns=(
         Column("rate", "requests/s", 1, more=True),
         Column("share", "% of the limit", 1, ratio=False, more=True),
@@ -140,9 +127,6 @@ def _again_and_again(server: Server, params: Params) -> Samples:
         "period": 0.05,
     },
     quick={"seconds": {"sleeps 5 s": 0.5, "sleeps 10 ms": 0.01, "answers at once": 0.0}, "repeats": 1},
-    floor="what 200 clients can ask for at most: 200 divided by what the handler sleeps",
-    limits="5 s: nothing but the handler; 10 ms: switching between threads that share a GIL, where greenlets switch "
-    "within one thread and need no stack of the system",
     quick_cells=2,
 )
 def waiting(peer: Peer, params: Params) -> Samples:
@@ -184,11 +168,6 @@ def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -
 
 @Question(
     title="1,000 slow clients beside 10 ordinary ones",
-    method="ordinary clients ask for a page of 0.8 kB one request after another, on kept or on new connections, first "
-    "alone and then beside slow clients, each of which sends a byte a second and connects anew when it is dropped; "
-    "server, ordinary and slow clients are a process each, and all servers have a backlog of 1,024; bodies say that "
-    "they have 50 kB, large ones 1 MB; times: p99 beside the slow clients over p99 alone; who is not answered within "
-    "the time counts with what it has waited",
     columns=(
         Column("rate", "requests/s alone", 0, ratio=False, more=True),
         Column("rate_attacked", "attacked", 0, ratio=False, more=True),
@@ -215,9 +194,6 @@ def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -
     sizes={"slow": 1000, "warm_up": 0.3, "seconds": 1.0, "attacked_seconds": 2.0},
     quick={"slow": 200, "warm_up": 0.2, "seconds": 0.5, "attacked_seconds": 0.5},
     rounds_factor=1 / 3,
-    floor="what the same server does without slow clients",
-    limits="a server that reads a request in a worker holds a thread for each slow client; one that reads it in a "
-    "selector or in a loop holds none",
 )
 def slow_clients(peer: Peer, params: Params) -> Samples:
     """A thousand clients trickle a byte a second: how long do ordinary clients wait, and what do the slow ones hold?"""
@@ -270,12 +246,6 @@ def _placements(peer: str, settings: Settings) -> list[Variant]:
 
 @Question(
     title="An echo server: 5 clients, each with one message under way",
-    method="the server sends back exactly what came and stops at end of file; the clients are one other process, which "
-    "looks after its 5 connections in turn with blocking calls (two system calls a message), compares every byte with "
-    "messages that differ in every byte, and looks that nothing follows the last; buffers of 64 KiB, TCP_NODELAY; "
-    "placement: free leaves both processes to the system, which likes to put who talks on one processor (then the two "
-    "shares add up to 100), apart keeps one processor for the client alone (a share near 100 there means that the "
-    "client is what is measured)",
     columns=(
         Column("rate", "messages/s", 0, more=True),
         Column("cpu", "µs of a processor a message, server", 1),
@@ -287,8 +257,6 @@ def _placements(peer: str, settings: Settings) -> list[Variant]:
     variants=_placements,
     sizes={"clients": 5, "warm_up": 0.2, "seconds": 0.6},
     quick={"warm_up": 0.1, "seconds": 0.2},
-    limits="two system calls a message; a thread for each client gives the GIL away around each of them and asks for "
-    "it again, an event loop keeps it",
 )
 def echo(peer: Peer, params: Params) -> Samples:
     """Five clients, each with one message under way: how many messages a second does a server send back?"""

@@ -64,8 +64,6 @@ def _met(semaphore: Any, pairs: int) -> int:
 
 @Question(
     title="Semaphores",
-    method="one permit; 100,000 pairs in one thread, and shared by 4 threads with nothing in between; met: how often a "
-    "thread found another inside, in 20,000 further pairs, where each gives way while it is inside",
     columns=(
         Column("alone", "µs a pair, alone", 3),
         Column("together", "µs a pair, 4 threads", 3),
@@ -75,8 +73,6 @@ def _met(semaphore: Any, pairs: int) -> int:
     variants=({"permits": 1},),
     sizes={"pairs": 100_000, "contended": 100_000, "checked": 20_000, "repeats": 3},
     quick={"pairs": 10_000, "contended": 4_000, "checked": 2_000, "repeats": 1},
-    floor="a lock: one permit, no count",
-    limits="alone: two calls of methods; together: the GIL, or the kernel, between threads that want the same",
 )
 def semaphore(peer: Peer, params: Params) -> Samples:
     """Pairs of acquire and release: what does one cost alone, what among 4 threads, and does it exclude?"""
@@ -149,8 +145,6 @@ def _submitted(count: int) -> float:
 
 @Question(
     title="Delayed calls",
-    method="all are due in an hour; lag: of 400 others that fall due one every 1.5 ms while those are pending; "
-    "threads: how many more there are than before; to submit one: beside it, into a pool whose worker is busy",
     columns=(
         Column("schedule", "µs to schedule one", 2),
         Column("submit", "µs to submit one", 2, ratio=False),
@@ -162,8 +156,6 @@ def _submitted(count: int) -> float:
     variants=lambda peer, settings: [_FEW] if peer == "timer" else [_MANY, _FEW],
     sizes={"divisor": 1, "shots": 400, "spacing": 0.0015},
     quick={"divisor": 10, "shots": 50},
-    floor="a push of (when, a number, the function) to a heap; and `submit`, which makes a future, too",
-    limits="scheduling: a push to a heap; lag: the timer of the system and the turn of a thread",
 )
 def timers(peer: Peer, params: Params) -> Samples:
     """100,000 delayed calls pending: what does scheduling one take, how many threads wait, how late do others fire?"""

@@ -19,11 +19,9 @@ from benchmarks.peers.peer import Peer
 from benchmarks.servers.web import (
     ASLEEP,
     ASLEEP_SECONDS,
-    BACKLOG,
     COMPUTING,
     PAGE,
     TRIVIAL,
-    WAIT_SECONDS,
     WAITING,
     WORD,
     computed,
@@ -58,10 +56,6 @@ _COMPUTING = {"page": "computing", "requests": 1000, "at a time": 100}
 
 @Question(
     title="A web server under ab, one connection per request",
-    method="static: a page of 4 kB from a file, by http.server's own handler (nginx: by nginx); computing: some "
-    f"milliseconds of bytecode; every listener has a backlog of {BACKLOG} (http.server's own 5 would have the kernel "
-    "drop connections); prefork and nginx: a process per processor; ab looks at status and length, the page itself is "
-    "read before and after; µs of a processor: the server's, of all its processes",
     columns=(
         Column("rate", "requests/s", 0, more=True),
         Column("errors", "failed", 0, ratio=False, worst=True, wrong=True),
@@ -74,8 +68,6 @@ _COMPUTING = {"page": "computing", "requests": 1000, "at a time": 100}
     variants=lambda peer, settings: [_LIGHT, _HEAVY] if peer == "web-nginx" else [_LIGHT, _HEAVY, _COMPUTING],
     sizes={"divisor": 1},
     quick={"divisor": 10},
-    floor="nginx, which runs no Python",
-    limits="the handler of http.server, which is Python under a GIL: only more processes make it quicker",
 )
 def web_server(peer: Peer, params: Params) -> Samples:
     """`ab` asks for a static page, and for one that takes computing: what do threads, a pool and processes serve?"""
@@ -108,16 +100,11 @@ _HANDLERS = {"trivial": TRIVIAL, f"{ASLEEP_SECONDS * 1e3:g} ms": ASLEEP}
 
 @Question(
     title=f"gunicorn: {_CLIENTS} keep-alive clients, one worker process",
-    method="the same WSGI application, worker class gthread or ebbpool's; the clients are one other process, each with "
-    "one request under way; what they need of a processor is shown: near 100 they would be what is measured",
     columns=served_columns(1),
     peers="gunicorn-gthread gunicorn-pool granian",
     variants=[{"handler": handler, "threads": threads} for handler in _HANDLERS for threads in (40, 100)],
     sizes={"warm_up": 1.0, "seconds": 3.0},
     quick={"warm_up": 0.2, "seconds": 0.3},
-    floor=f"40 threads asleep for {ASLEEP_SECONDS * 1e3:g} ms each give {40 / ASLEEP_SECONDS:,.0f} answers/s, 100 give "
-    f"{100 / ASLEEP_SECONDS:,.0f}",
-    limits="gunicorn's own Python, for each request; granian's server is Rust",
 )
 def gunicorn_threads(peer: Peer, params: Params) -> Samples:
     """Gunicorn with 40 and with 100 threads: what do they serve, started by need and fixed?"""
@@ -171,10 +158,6 @@ class _Killer(Beside):
 
 @Question(
     title="kill -9 of a child every second, under load",
-    method=f"a handler that waits {WAIT_SECONDS * 1e3:g} ms; another process asks 100 times a second from new "
-    "connections and 200 times from 20 kept ones, whatever becomes of the answers; who is killed is the child that has "
-    "served longest; lost: a connection ended with a request under way; at other times: not within "
-    f"{DEATH_SECONDS:g} s after a kill; replaced: from the kill until the next child says that it serves",
     columns=(
         Column("kills", "kills", 0, ratio=False),
         Column("refused", "refused", 0, ratio=False, worst=True, wrong=True),
@@ -191,7 +174,6 @@ class _Killer(Beside):
     sizes={"period": 1.0, "kills": 10, "fresh": 100.0, "kept": 20, "kept rate": 10.0},
     quick={"kills": 3},
     rounds_factor=1 / 3,
-    limits="how soon the parent sees that a child is gone, and what a fork of a process with the application takes",
 )
 def kill_child(peer: Peer, params: Params) -> Samples:
     """A process of the server is killed every second, under load: is anybody refused, what is lost, for how long?"""

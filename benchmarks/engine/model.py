@@ -86,7 +86,7 @@ def unmeasured(peer: Peer, params: Params) -> Samples:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question, asked of its peers; it decorates what measures.
+    """One question, asked of its peers; it decorates what measures. docs/performance/questions.md says how it is asked.
 
     Attributes:
         peers: The names of those that are asked, with spaces.
@@ -97,16 +97,12 @@ class Question:
         rounds_factor: Cells that cost little and vary much are asked more often, and the reverse.
         skip: Given the cells so far, a peer's name and a variant: why that cell need not be asked, or "".
         free: The key of a variant in which a rival need not be like ours; its best value counts.
-        floor: What no pool can do without, in words.
-        limits: What the figures of ours are bound by.
         quick_cells: How many variants of a peer are asked with `--quick`; 0: all.
         measure: What is decorated: runs in a fresh process and returns the samples by metric.
         name: The name of that.
-        asks: What is asked, in a sentence: the first line of what that says of itself.
     """
 
     title: str
-    method: str
     columns: Sequence[Column]
     peers: str
     variants: Sequence[Variant] | Callable[[str, Settings], Sequence[Variant]]
@@ -116,15 +112,12 @@ class Question:
     rounds_factor: float = 1.0
     skip: Callable[[Sequence[Mapping[str, Any]], str, Variant], str] | None = None
     free: str = ""
-    floor: str = ""
-    limits: str = ""
     quick_cells: int = 1
     measure: Measure = unmeasured
     name: str = ""
-    asks: str = ""
 
     def __call__(self, measure: Measure) -> Question:
-        return replace(self, measure=measure, name=measure.__name__, asks=(measure.__doc__ or "").partition("\n")[0])
+        return replace(self, measure=measure, name=measure.__name__)
 
     def cells(self, peer: str, settings: Settings) -> list[Variant]:
         """Return the cells of a peer; with `--quick` the first ones and the last."""

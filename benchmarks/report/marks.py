@@ -10,7 +10,8 @@ An expression is one of
 - `QUESTION PEER/OTHER METRIC[:DIGITS] [KEY=VALUE ...]`: how many times the other's figure it is;
 - `QUESTION PEER/OTHER METRIC[:DIGITS] above=FLOOR [KEY=VALUE ...]`: the same of what both have above the floor's;
 - `over:KEY=VALUE` among the values: where the other's figure is that of another variant;
-- `lead QUESTION`: who is ahead, in a sentence; `contests QUESTION`: the same as a table;
+- `lead QUESTION`: who is ahead, in a sentence; `contests QUESTION`: the same as a table; `rows QUESTION`: the same for
+  some variants, by the first column;
 - `table NAME`: one of the tables in `benchmarks/report/quoted.py`, each row with its interval;
 - `machine python`, `machine processors`, `machine processor`, `taken`, `commit`: of the run;
 - any of these after `@RUN`, of another run than `bench`: `docs/evidence/RUN.json`.
@@ -67,9 +68,11 @@ def found(asked: str, runs: Mapping[str, Run]) -> str:
             return "\n\n" + quoted.table(name, runs) + "\n\n"
         case ["contests", question]:
             return "\n\n" + tables.markdown(tables.contest_rows(_asked(run, question))) + "\n\n"
+        case ["rows", question]:
+            return "\n\n" + pages.rows(_asked(run, question)) + "\n\n"
         case [question, peer, metric, *where]:
             return _value(_asked(run, question), peer, metric, where)
-    raise Unknown(f"neither a figure nor one of machine, taken, commit, lead, contests, table: {asked!r}")
+    raise Unknown(f"neither a figure nor one of machine, taken, commit, lead, contests, rows, table: {asked!r}")
 
 
 def _asked(run: Run, question: str) -> Answers:

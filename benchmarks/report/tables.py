@@ -45,10 +45,10 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 def show(run: Run) -> str:
     """Return all tables of a run, and what failed."""
-    parts = [run.told()]
+    parts = [run.told(), "How each was measured: docs/performance/questions.md"]
     for answers in run.answers.values():
         title = answers.question.title
-        parts.append(f"{title}\n{'=' * len(title)}\n{aligned(figures(answers))}\n* {answers.question.method}")
+        parts.append(f"{title}\n{'=' * len(title)}\n{aligned(figures(answers))}")
         parts += [aligned(contest_rows(answers))] if answers.contests() else []
     parts += [broken for answers in run.answers.values() for broken in answers.broken()]
     return "\n\n".join(parts)

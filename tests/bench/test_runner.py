@@ -23,7 +23,7 @@ import os, threading
 from benchmarks.engine.model import Column, Question
 
 @Question(
-    title="A broken question", method="for the tests", peers="loop stdlib pebble",
+    title="A broken question", peers="loop stdlib pebble",
     columns=(Column("processors", "processors"),), variants=({"workers": 1},),
 )
 def broken(peer, params):

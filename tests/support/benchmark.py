@@ -42,8 +42,6 @@ def question_of(*columns: Column, **others: Any) -> Question:
     made: dict[str, Any] = {
         "name": "made_up",
         "title": "Made up",
-        "asks": "Is it made up?",
-        "method": "by hand",
         "columns": columns,
         "peers": "loop simplequeue ebbpool ebbpool-pure stdlib multiprocessing",
         "variants": ({"workers": 2},),
