@@ -76,7 +76,6 @@ def cold_map(peer: Peer, params: Params) -> Samples:
     peers=f"loop {POOLS}",
     variants=lambda peer, settings: [{"workers": 64}, {"workers": 2}] if peer == "stdlib" else [{"workers": 64}],
     sizes={"tasks": 100},
-    quick={"tasks": 40},
     turns=0.005,
     free="workers",
 )

@@ -50,7 +50,6 @@ def _executor(name: str, client: Any, stack: ExitStack) -> Executor:
     peers="cluster cluster-rerun cluster-spill cluster-distributed",
     variants=({},),
     sizes={"calls": 200},
-    quick={"calls": 40},
 )
 def lost_worker(peer: Peer, params: Params) -> Samples:
     """A worker of a Dask cluster is killed while calls are under way: what becomes of them, is any begun twice?"""

@@ -35,7 +35,6 @@ _PROC = Path("/proc")
     peers=f"simplequeue {_BOTH} stdlib multiprocessing pebble gevent",
     variants=({"workers": 1},),
     sizes={"tasks": 10_000},
-    quick={"tasks": 1_000},
     rounds_factor=0.4,
 )
 def memory(peer: Peer, params: Params) -> Samples:
@@ -166,7 +165,6 @@ def _threads() -> int:
     "gevent-threadpool",
     variants=({"workers": 32},),
     sizes={"tasks": 64, "keep_alive": 1.0, "idle": 2.0},
-    quick={"keep_alive": 0.3, "idle": 1.0},
     rounds_factor=1 / 3,
 )
 def idle_cost(peer: Peer, params: Params) -> Samples:
@@ -243,7 +241,6 @@ _LOOKS = ("stats()", "lane.stats()", "a scrape", "a scrape with histograms", "a 
     peers=_BOTH,
     variants=[{"look": what} for what in _LOOKS],
     sizes={"waiting": 1_000_000, "looks": 200, "scrapes": 50, "repeats": 3},
-    quick={"waiting": 100_000, "scrapes": 5, "repeats": 1},
     rounds_factor=0.7,
 )
 def watching(peer: Peer, params: Params) -> Samples:

@@ -20,7 +20,6 @@ _CLIENTS = {"clients": 64}
     peers=f"{_PEERS} fastapi-256",
     variants=({"clients": 200},),
     sizes={"repeats": 3},
-    quick={"repeats": 1},
 )
 def fastapi_burst(peer: Peer, params: Params) -> Samples:
     """200 clients at once ask a FastAPI endpoint that sleeps 100 ms: when is the last of them answered?"""
@@ -40,8 +39,6 @@ def fastapi_burst(peer: Peer, params: Params) -> Samples:
     peers=_PEERS,
     variants=[{"endpoint": endpoint} | _CLIENTS for endpoint in ("trivial", "5 ms", ASYNC)],
     sizes={"warm_up": 0.5, "seconds": 2.0},
-    quick={"warm_up": 0.3, "seconds": 0.5},
-    quick_cells=2,
 )
 def fastapi_rate(peer: Peer, params: Params) -> Samples:
     """64 clients ask a sync FastAPI endpoint again and again: how many requests a second, how late are the slowest?"""
@@ -84,7 +81,6 @@ class _Health(Beside):
     peers=f"{_PEERS} fastapi-256",
     variants=(_CLIENTS,),
     sizes={"warm_up": 1.0, "seconds": 4.0},
-    quick={"warm_up": 0.3, "seconds": 1.0},
     turns=0.005,
 )
 def health_beside(peer: Peer, params: Params) -> Samples:

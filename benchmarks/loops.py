@@ -62,8 +62,6 @@ def _offload_variants(peer: str, settings: Settings) -> list[Variant]:
     "anyio-ebbpool anyio-installed",
     variants=_offload_variants,
     sizes={"gathered": 5_000, "single": 300, "repeats": 2},
-    quick={"gathered": 500, "single": 100, "repeats": 1},
-    quick_cells=2,
 )
 @on_loop
 async def offload(peer: Peer, params: Params) -> Samples:
@@ -118,7 +116,6 @@ async def _groups(call: Callable[..., Awaitable[object]], count: int) -> float:
         {"loop": loop, "workers": 40} for loop in (("trio",) if peer == "trio" else _EVERYWHERE)
     ],
     sizes={"tasks": 5_000, "repeats": 2},
-    quick={"tasks": 500, "repeats": 1},
 )
 @on_loop
 async def anyio_tasks(peer: Peer, params: Params) -> Samples:
@@ -200,7 +197,6 @@ async def _queue(call: Call, count: int) -> tuple[threading.Event, list[asyncio.
     peers="batched run run-pure ebbpool own-loop own-loop-to-thread stdlib to-thread anyio anyio-installed",
     variants=[{"loop": loop, "workers": _WORKERS} for loop in _EVERYWHERE[:2]],
     sizes={"calls": 10_000, "period": 0.001, "repeats": 2},
-    quick={"calls": 1_000, "repeats": 1},
 )
 @on_loop
 async def loop_lag(peer: Peer, params: Params) -> Samples:
@@ -272,10 +268,8 @@ _HANDLERS: dict[str, Callable[[int], object]] = {
         for workers in _THREADS[peer]
     ],
     sizes={"clients": 64, "seconds": 2.0},
-    quick={"seconds": 0.5},
     turns=0.001,
     free="workers",
-    quick_cells=2,
 )
 @on_loop
 async def loop_beside(peer: Peer, params: Params) -> Samples:

@@ -31,7 +31,6 @@ _RIVALS = {
     "flexexecutor": ("flexexecutor", "ThreadPoolExecutor"),
 }
 _SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
-_QUICK_LOADS = ("tiny", "200 x 50 ms", "python")
 _PARENTS = 40
 _ENOUGH_SECONDS = 0.5
 _HOPELESS = 3.0
@@ -207,11 +206,11 @@ def skip(cells: Sequence[Mapping[str, Any]], peer: str, variant: Variant) -> str
 def variants(peer: str, settings: Settings) -> list[Variant]:
     """Return the cells of a peer."""
     found: list[Variant] = []
-    for name in _QUICK_LOADS if settings.quick else LOADS:
+    for name in LOADS:
         load = LOADS[name]
         # betapool takes no more threads before some tasks have ended.
         least = load.stock_least if peer in ("stdlib", "betapool") else 0
-        sizes = (32, 2) if settings.quick else sorted({*_SIZES, len(processors())}, reverse=True)
+        sizes = sorted({*_SIZES, len(processors())}, reverse=True)
         fixed = [{"load": name, "threads": size} for size in sizes if least <= size <= load.most]
         found += [{"load": name, "threads": UNTUNED}] if peer != "ebbpool-fixed" and not least else []
         found += fixed if peer in ("ebbpool-fixed", "stdlib") else []
@@ -224,12 +223,10 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
     peers="ebbpool ebbpool-fixed stdlib betapool flexexecutor",
     variants=variants,
     sizes={"repeats": 7},
-    quick={"repeats": 1},
     turns=0.005,
     rounds_factor=1 / 3,
     skip=skip,
     free="threads",
-    quick_cells=0,
 )
 def sizing(peer: Peer, params: Params) -> Samples:
     """Does the pool find its size by itself? The untuned pool beside the best fixed size, under one load after another.

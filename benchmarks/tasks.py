@@ -10,7 +10,6 @@ from benchmarks.peers.table import POOLS
 
 _BOTH = "ebbpool ebbpool-pure"
 _SIZES = {"tasks": 5_000, "repeats": 3}
-_QUICK = {"tasks": 2_000, "repeats": 1}
 _US = Column("us", "µs a task", 3)
 
 
@@ -28,7 +27,6 @@ def _take(item: int) -> None:
     peers=f"loop {POOLS}",
     variants=by_workers,
     sizes=_SIZES,
-    quick=_QUICK,
 )
 def submit_collect(peer: Peer, params: Params) -> Samples:
     """Submit 5,000 trivial tasks and collect: what does one cost, and how many threads did it take?"""
@@ -44,7 +42,6 @@ def submit_collect(peer: Peer, params: Params) -> Samples:
     peers=f"simplequeue {_BOTH} stdlib multiprocessing fastthreadpool plus betapool flexexecutor",
     variants=by_workers,
     sizes=_SIZES,
-    quick=_QUICK,
 )
 def with_argument(peer: Peer, params: Params) -> Samples:
     """Submit 5,000 trivial tasks with an argument each and collect: what does one cost?"""
@@ -60,7 +57,6 @@ def with_argument(peer: Peer, params: Params) -> Samples:
     peers=f"{_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool",
     variants=({"workers": 4},),
     sizes={"jobs": 20_000, "repeats": 3},
-    quick={"jobs": 2_000, "repeats": 1},
 )
 def simple_sum(peer: Peer, params: Params) -> Samples:
     """20,000 identity jobs, submitted one by one, their results summed: what does one cost, and is the sum right?"""
@@ -81,7 +77,6 @@ def simple_sum(peer: Peer, params: Params) -> Samples:
     "gevent",
     variants=by_workers,
     sizes={"trips": 1_000, "repeats": 3},
-    quick={"trips": 200, "repeats": 1},
 )
 def round_trip(peer: Peer, params: Params) -> Samples:
     """Submit one task and wait for it, again and again: what does one hand-off there and back cost?"""
@@ -112,7 +107,6 @@ _COMPUTING = {"items": "20 µs", "workers": 2}
     "flexexecutor hypertile gevent-threadpool gevent",
     variants=(_TRIVIAL, _COMPUTING),
     sizes={"trivial": 10_000, "computing": 5_000, "repeats": 3},
-    quick={"trivial": 2_000, "computing": 500, "repeats": 1},
     turns=20e-6,
 )
 def map_items(peer: Peer, params: Params) -> Samples:

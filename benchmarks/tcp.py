@@ -18,8 +18,8 @@ from benchmarks.load.http import CLIENT, WRONG, Clients, Reconnecting
 from benchmarks.load.serving import Server, Watch, serving
 from benchmarks.load.tcp import EchoClients, trickling
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.slow import PAGE
 from benchmarks.servers.tcp import BODY
+from benchmarks.servers.web import SMALL, SMALL_PAGE
 
 _THREADS = Column("threads", "threads at most", 0, ratio=False, worst=True)
 _PATIENCE_SECONDS = 60.0
@@ -38,8 +38,6 @@ _SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047
     peers="tcp-sequential tcp-bare-thread tcp-ebbpool tcp-ebbpool-pure tcp-threading tcp-executor tcp-2008",
     variants=[{"bytes": size} for size in _SIZES],
     sizes={"clients": 100, "warm_up": 0.2, "seconds": 0.6},
-    quick={"warm_up": 0.1, "seconds": 0.3},
-    quick_cells=2,
 )
 def server_sizes(peer: Peer, params: Params) -> Samples:
     """A server that writes so many bytes and closes, 100 clients that reconnect for ever: how many replies a second?"""
@@ -55,14 +53,16 @@ def server_sizes(peer: Peer, params: Params) -> Samples:
 
 
 _CLIENTS = 200
-_LONG, _SHORT, _NONE = ({"handler": name} for name in ("sleeps 5 s", "sleeps 10 ms", "answers at once"))
+_HANDLERS = {"sleeps 5 s": 5.0, "sleeps 10 ms": 0.01, "answers at once": 0.0}
+MOST_TIMES = 3.0
+"""How many times what they need at least clients that come at once may take."""
 
 
 def _at_once(server: Server, params: Params, seconds: float) -> Samples:
     """All clients come to a cold server at the same time, and ask; the time counts from the first connection on."""
     before, start = server.memory(), time.perf_counter()
     with Watch(server, period=params["period"]) as watch, Clients(server.port, _CLIENTS, "/", BODY) as clients:
-        answered = clients.burst(params["most_times"] * seconds)
+        answered = clients.burst(MOST_TIMES * seconds)
         taken = time.perf_counter() - start
     right = _CLIENTS - answered.errors
     if not right:
@@ -118,24 +118,15 @@ def _again_and_again(server: Server, params: Params) -> Samples:
         CLIENT,
     ),
     peers="tcp-ebbpool tcp-ebbpool-pure tcp-threading tcp-executor tcp-executor-20 tcp-2008 tcp-gevent",
-    variants=(_LONG, _SHORT, _NONE),
-    sizes={
-        "most_times": 3.0,
-        "seconds": {"sleeps 5 s": 5.0, "sleeps 10 ms": 0.01, "answers at once": 0.0},
-        "ab_requests": 2000,
-        "repeats": 3,
-        "period": 0.05,
-    },
-    quick={"seconds": {"sleeps 5 s": 0.5, "sleeps 10 ms": 0.01, "answers at once": 0.0}, "repeats": 1},
-    quick_cells=2,
+    variants=[{"handler": name} for name in _HANDLERS],
+    sizes={"long": 5.0, "ab_requests": 2000, "repeats": 3, "period": 0.05},
 )
 def waiting(peer: Peer, params: Params) -> Samples:
     """A dummy web server whose handler sleeps: 200 connections at once, then `ab -n 2000 -c 200`."""
-    seconds = params["seconds"][params["handler"]]
+    seconds = min(_HANDLERS[params["handler"]], params["long"])
     most = () if peer.core is None else ("--workers", "256")
     with serving(peer.program, "--answer", "sleep", "--size", str(seconds), *most) as server:
-        long = params["handler"] == _LONG["handler"]
-        return _at_once(server, params, seconds) if long else _again_and_again(server, params)
+        return _at_once(server, params, seconds) if seconds > 1 else _again_and_again(server, params)
 
 
 ORDINARY_CLIENTS = 10
@@ -159,7 +150,10 @@ class Ordinary:
 def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -> Ordinary:
     """Have the ordinary clients ask for so long, and look at the server meanwhile."""
     kind = http.FreshClient if connections == "new" else http.Client
-    with Clients(server.port, ORDINARY_CLIENTS, "/", PAGE, kind) as clients, Watch(server, period=0.25) as watch:
+    with (
+        Clients(server.port, ORDINARY_CLIENTS, SMALL, SMALL_PAGE, kind) as clients,
+        Watch(server, period=0.25) as watch,
+    ):
         answered = clients.load(warm_up, seconds)
         unanswered = [wait for wait in clients.waits() if wait > LONG_WAIT_SECONDS]
     rate = len(answered.latencies) / answered.seconds
@@ -184,7 +178,7 @@ def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -
         Column("dropped", "slow ones dropped", 0, ratio=False),
         WRONG,
     ),
-    peers="slow-adaptive slow-plain-front slow-threads slow-fixed-20 slow-fixed-200 slow-gevent",
+    peers="slow-adaptive slow-threads slow-fixed-20 slow-fixed-200 slow-gevent",
     variants=(
         {"trickle": "heads", "connections": "kept"},
         {"trickle": "heads", "connections": "new"},
@@ -192,13 +186,12 @@ def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -
         {"trickle": "large bodies", "connections": "new"},
     ),
     sizes={"slow": 1000, "warm_up": 0.3, "seconds": 1.0, "attacked_seconds": 2.0},
-    quick={"slow": 200, "warm_up": 0.2, "seconds": 0.5, "attacked_seconds": 0.5},
     rounds_factor=1 / 3,
 )
 def slow_clients(peer: Peer, params: Params) -> Samples:
     """A thousand clients trickle a byte a second: how long do ordinary clients wait, and what do the slow ones hold?"""
     warm_up, connections = params["warm_up"], params["connections"]
-    ready = functools.partial(http.answers, target="/", expected=PAGE)
+    ready = functools.partial(http.answers, target=SMALL, expected=SMALL_PAGE)
     with serving(peer.program, ready=ready) as server:
         alone = ordinary(server, connections, warm_up, params["seconds"])
         bound = 2 * (warm_up + params["attacked_seconds"]) + 10.0
@@ -256,7 +249,6 @@ def _placements(peer: str, settings: Settings) -> list[Variant]:
     "echo-uvloop-streams echo-uvloop-protocol echo-uvloop-buffered echo-gevent echo-go",
     variants=_placements,
     sizes={"clients": 5, "warm_up": 0.2, "seconds": 0.6},
-    quick={"warm_up": 0.1, "seconds": 0.2},
 )
 def echo(peer: Peer, params: Params) -> Samples:
     """Five clients, each with one message under way: how many messages a second does a server send back?"""

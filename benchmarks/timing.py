@@ -72,7 +72,6 @@ def _met(semaphore: Any, pairs: int) -> int:
     peers="lock semaphore ebbpool-semaphore ebbpool-semaphore-pure fastthreadpool-semaphore",
     variants=({"permits": 1},),
     sizes={"pairs": 100_000, "contended": 100_000, "checked": 20_000, "repeats": 3},
-    quick={"pairs": 10_000, "contended": 4_000, "checked": 2_000, "repeats": 1},
 )
 def semaphore(peer: Peer, params: Params) -> Samples:
     """Pairs of acquire and release: what does one cost alone, what among 4 threads, and does it exclude?"""
@@ -154,12 +153,11 @@ def _submitted(count: int) -> float:
     ),
     peers="ebbpool ebbpool-pure timer heap",
     variants=lambda peer, settings: [_FEW] if peer == "timer" else [_MANY, _FEW],
-    sizes={"divisor": 1, "shots": 400, "spacing": 0.0015},
-    quick={"divisor": 10, "shots": 50},
+    sizes={"shots": 400, "spacing": 0.0015},
 )
 def timers(peer: Peer, params: Params) -> Samples:
     """100,000 delayed calls pending: what does scheduling one take, how many threads wait, how late do others fire?"""
-    count, shots = params["pending"] // params["divisor"], params["shots"]
+    count, shots = params["pending"], params["shots"]
     if peer.name == "heap":
         return {"schedule": [_pushed(count)]}
     beside: Samples = {} if peer.core is None else {"submit": [_submitted(count)]}

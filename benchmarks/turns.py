@@ -35,7 +35,6 @@ _WORKERS, _LIMIT = 16, 4
         {"flood": flood} for flood in (("none", "pool") if peer == "stdlib" else ("none", "lane", "pool"))
     ],
     sizes={"slow": 10_000, "sleep": 0.01, "quick": 300, "pause": 0.005, "seconds": 3.0},
-    quick={"slow": 200, "quick": 50},
 )
 def lanes(peer: Peer, params: Params) -> Samples:
     """Quick tasks while 10,000 slow ones are queued, in a lane of limit 4 or in the pool: how long do they take?"""
@@ -117,7 +116,6 @@ def _work(pool: Any, load: str, count: int) -> Callable[[], object]:
     peers=f"{_BOTH} stdlib",
     variants=lambda peer, settings: [{"load": load} for load in (_LOADS[:-1] if peer == "stdlib" else _LOADS)],
     sizes={"tasks": 750_000, "nap": 0.0005},
-    quick={"tasks": 100_000},
 )
 def fairness(peer: Peer, params: Params) -> Samples:
     """A pool drains a queue of tiny tasks: how long does a thread beside it wait for its turn?"""
@@ -266,7 +264,6 @@ async def _overloaded(peer: Peer, params: Params) -> Samples:
         {"leave": _LEAVERS},
     ),
     sizes={"seconds": 8.0, "burns": 10.0},
-    quick={"seconds": 1.0, "burns": 1.0},
     rounds_factor=1 / 3,
 )
 def overload(peer: Peer, params: Params) -> Samples:

@@ -64,16 +64,14 @@ _COMPUTING = {"page": "computing", "requests": 1000, "at a time": 100}
         Column("cpu", "µs of a processor a request", 0),
         Column("client", "% of a processor, ab", 0, ratio=False),
     ),
-    peers=f"web-threading web-pool web-pool-pure {_MANY} web-nginx",
-    variants=lambda peer, settings: [_LIGHT, _HEAVY] if peer == "web-nginx" else [_LIGHT, _HEAVY, _COMPUTING],
-    sizes={"divisor": 1},
-    quick={"divisor": 10},
+    peers=f"web-threading web-pool web-pool-pure {_MANY}",
+    variants=[_LIGHT, _HEAVY, _COMPUTING],
 )
 def web_server(peer: Peer, params: Params) -> Samples:
     """`ab` asks for a static page, and for one that takes computing: what do threads, a pool and processes serve?"""
     _allow_files(4096)
     target = {"static": PAGE, "computing": COMPUTING}[params["page"]]
-    requests = params["requests"] // params["divisor"]
+    requests = params["requests"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_page(folder)
@@ -81,7 +79,7 @@ def web_server(peer: Peer, params: Params) -> Samples:
         with serving(peer.program, "--directory", name) as found:
             _check(found.port, target, expected)
             before = found.cpu_seconds(family=True)
-            done = ab(found.port, target, requests=requests, concurrency=params["at a time"] // params["divisor"])
+            done = ab(found.port, target, requests=requests, concurrency=params["at a time"])
             used = found.cpu_seconds(family=True) - before
             _check(found.port, target, expected)
     samples: Samples = {
@@ -104,7 +102,6 @@ _HANDLERS = {"trivial": TRIVIAL, f"{ASLEEP_SECONDS * 1e3:g} ms": ASLEEP}
     peers="gunicorn-gthread gunicorn-pool granian",
     variants=[{"handler": handler, "threads": threads} for handler in _HANDLERS for threads in (40, 100)],
     sizes={"warm_up": 1.0, "seconds": 3.0},
-    quick={"warm_up": 0.2, "seconds": 0.3},
 )
 def gunicorn_threads(peer: Peer, params: Params) -> Samples:
     """Gunicorn with 40 and with 100 threads: what do they serve, started by need and fixed?"""
@@ -172,7 +169,6 @@ class _Killer(Beside):
     peers=f"{_MANY} web-gunicorn",
     variants=({"processes": 2},),
     sizes={"period": 1.0, "kills": 10, "fresh": 100.0, "kept": 20, "kept rate": 10.0},
-    quick={"kills": 3},
     rounds_factor=1 / 3,
 )
 def kill_child(peer: Peer, params: Params) -> Samples:

@@ -112,7 +112,7 @@ class Contest(NamedTuple):
 
     Attributes:
         ratio: How many times better ours is: below 1 the rival is ahead; `low` and `high` are its 95% interval.
-        floor: The best floor or ceiling, if there is one.
+        floor: The best floor, if there is one.
     """
 
     variant: Variant

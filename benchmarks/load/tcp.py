@@ -120,7 +120,7 @@ _LOOKS = 1000
 def beginning(what: str) -> bytes:
     """Return what is sent at once; the rest, a byte at a time, is never complete."""
     if what == "heads":
-        return b"GET / HTTP/1.1\r\nhost: localhost\r\nx-slow: "
+        return b"GET /small HTTP/1.1\r\nhost: localhost\r\nx-slow: "
     return b"POST /upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % BODIES[what]
 
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
 from typing import Any
-
-# Debian puts nginx where only the administrator looks.
-_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
 
 
 class Unavailable(Exception):
@@ -33,7 +29,7 @@ def program(name: str, hint: str = "") -> str:
     Raises:
         Unavailable: It is not; `hint` says how it is called elsewhere.
     """
-    found = shutil.which(name, path=_PATH)
+    found = shutil.which(name)
     if found is None:
         raise Unavailable(f"{name} is not installed{hint}")
     return found

@@ -74,10 +74,10 @@ class Peer:
 
     @property
     def side(self) -> str:
-        """Return "ours", "floor" (a ceiling is one too), "rival", or "checkout" for ours of another one."""
+        """Return "ours", "floor", "rival", or "checkout" for ours of another one."""
         if AT in self.name:
             return "checkout"
-        if self.label.endswith(("(floor)", "(ceiling)")):
+        if self.label.endswith("(floor)"):
             return "floor"
         return "rival" if self.core is None else "ours"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks.peers import Unavailable, go, package, program, ways
+from benchmarks.peers import Unavailable, go, package, ways
 from benchmarks.peers.peer import AT, Peer
 from benchmarks.peers.pools import (
     BareQueue,
@@ -171,12 +171,11 @@ _SERVERS = (
         "echo-gevent", "gevent StreamServer, the same handler on greenlets", ("gevent.server",), program="tcp gevent",
     ),
     Peer("echo-go", "Go, a goroutine a connection", needs=go.version, program="tcp go"),
-    Peer("slow-adaptive", "ebbpool AdaptivePoolHTTPServer", _SOCKETSERVER, core=True, program="slow adaptive"),
-    Peer("slow-plain-front", "asyncio.start_server and pool.run", core=True, program="slow plain-front"),
-    Peer("slow-threads", "ThreadingHTTPServer", program="slow threads"),
-    Peer("slow-fixed-20", "HTTPServer on 20 threads", program="slow fixed-20"),
-    Peer("slow-fixed-200", "HTTPServer on 200 threads", program="slow fixed-200"),
-    Peer("slow-gevent", "gevent pywsgi", ("gevent.pywsgi",), program="slow gevent"),
+    Peer("slow-adaptive", "ebbpool AdaptivePoolHTTPServer", _SOCKETSERVER, core=True, program="web pool"),
+    Peer("slow-threads", "ThreadingHTTPServer", program="web threading"),
+    Peer("slow-fixed-20", "HTTPServer on 20 threads", program="web fixed --workers 20"),
+    Peer("slow-fixed-200", "HTTPServer on 200 threads", program="web fixed --workers 200"),
+    Peer("slow-gevent", "gevent pywsgi", ("gevent.pywsgi",), program="web gevent"),
     Peer("web-threading", "ThreadingHTTPServer (a thread a request)", program="web threading"),
     *_both("web-pool", "ebbpool AdaptivePoolHTTPServer", *_SOCKETSERVER, program="web pool"),
     Peer("web-prefork", "ebbpool prefork, one listener", _PREFORK, core=True, program="web prefork"),
@@ -190,7 +189,6 @@ _SERVERS = (
         program="web gunicorn --worker ebbpool.gunicorn.AdaptiveThreadWorker",
     ),
     Peer("granian", "granian, WSGI", ("granian",), needs=_GRANIAN, program="web granian"),
-    Peer("web-nginx", "nginx (ceiling)", needs=partial(program, "nginx"), program="web nginx"),
 )  # fmt: skip
 
 PEERS: tuple[Peer, ...] = _POOLS + _SERVERS

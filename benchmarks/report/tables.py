@@ -127,7 +127,7 @@ def short_rows(contests: Sequence[Contest]) -> list[list[str]]:
 
 def _breakable(label: str) -> str:
     """Let a long name go on in the next line before its arguments, and leave out what the column says."""
-    return re.sub(r"(?<=\w)\(", "\u200b(", re.sub(r" \((compiled|floor|ceiling)\)", "", label))
+    return re.sub(r"(?<=\w)\(", "\u200b(", re.sub(r" \((compiled|floor)\)", "", label))
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

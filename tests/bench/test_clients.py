@@ -279,5 +279,5 @@ def test_a_wrong_page_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, **others: name)
     with pytest.raises(RuntimeError, match="a wrong page at /computing"):
         load_question("web_server").measure(
-            peer_named("web-threading"), {"page": "computing", "requests": 2, "at a time": 1, "divisor": 1}
+            peer_named("web-threading"), {"page": "computing", "requests": 2, "at a time": 1}
         )
