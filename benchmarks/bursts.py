@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.engine.model import Column, Params, Question, Samples, compute, timed
 from benchmarks.load.serving import Server
-from benchmarks.peers import go, package, ways
+from benchmarks.peers import package, ways
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import Pool
 from benchmarks.peers.table import POOLS
@@ -85,7 +85,7 @@ def computing(peer: Peer, params: Params) -> Samples:
     return _once(peer, params, lambda pool: pool.burst(lambda: compute(turns), params["tasks"]))
 
 
-Blocked = Callable[[ExitStack, int, float], dict[str, Any] | None]
+Blocked = Callable[[ExitStack, int, float], None]
 """Has so many tasks wait for so many seconds; what closes the pool, after the clock, goes to the stack."""
 
 
@@ -166,7 +166,6 @@ _MANY_THREADS: dict[str, Blocked] = {
     "stdlib-64": _executor(lambda: ThreadPoolExecutor(64)),
     "stdlib-256": _executor(lambda: ThreadPoolExecutor(256)),
     "flexexecutor": _built("flexexecutor", "ThreadPoolExecutor"),
-    "go": lambda after, count, seconds: go.burst(count, seconds),
     "gevent": partial(_gevent, False),
     "anyio": _tasks("anyio", "create_task_group"),
     "trio": _tasks("trio", "open_nursery"),
@@ -200,10 +199,7 @@ def blocked_tasks(peer: Peer, params: Params) -> Samples:
     before = process.memory()
     with ExitStack() as after:
         start = time.perf_counter()
-        told = (_MANY_THREADS | _FEW_THREADS)[peer.base](after, count, params["sleep"])
+        (_MANY_THREADS | _FEW_THREADS)[peer.base](after, count, params["sleep"])
         taken = time.perf_counter() - start
-    if told is not None:
-        # A program of its own has its own clock and its own memory.
-        return {"ms": [told["ms"]], "memory": [told["kB"] / count]}
     samples: Samples = {"ms": [taken * 1e3]}
     return samples | ({"memory": [max(0, process.peak_memory() / 1024 - before) / count]} if before else {})

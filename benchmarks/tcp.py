@@ -246,7 +246,7 @@ def _placements(peer: str, settings: Settings) -> list[Variant]:
         CLIENT,
     ),
     peers="echo-pool echo-pool-pure echo-threading echo-asyncio-streams echo-asyncio-protocol echo-asyncio-buffered "
-    "echo-uvloop-streams echo-uvloop-protocol echo-uvloop-buffered echo-gevent echo-go",
+    "echo-uvloop-streams echo-uvloop-protocol echo-uvloop-buffered echo-gevent",
     variants=_placements,
     sizes={"clients": 5, "warm_up": 0.2, "seconds": 0.6},
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks.peers import Unavailable, go, package, ways
+from benchmarks.peers import Unavailable, package, ways
 from benchmarks.peers.peer import AT, Peer
 from benchmarks.peers.pools import (
     BareQueue,
@@ -120,7 +120,6 @@ _POOLS = (
     Peer("stdlib-64", "ThreadPoolExecutor(64)"),
     Peer("stdlib-256", "ThreadPoolExecutor(256)"),
     Peer("to-thread-uvloop", "asyncio.to_thread on uvloop", ("uvloop",)),
-    Peer("go", "Go, goroutines", needs=go.version),
     Peer("cluster", "ClusterExecutor", _DASK, core=True),
     Peer("cluster-rerun", "ClusterExecutor(rerun=True)", _DASK, core=True),
     Peer("cluster-spill", "AdaptiveExecutor(spill=...)", _DASK, core=True),
@@ -170,7 +169,6 @@ _SERVERS = (
     Peer(
         "echo-gevent", "gevent StreamServer, the same handler on greenlets", ("gevent.server",), program="tcp gevent",
     ),
-    Peer("echo-go", "Go, a goroutine a connection", needs=go.version, program="tcp go"),
     Peer("slow-adaptive", "ebbpool AdaptivePoolHTTPServer", _SOCKETSERVER, core=True, program="web pool"),
     Peer("slow-threads", "ThreadingHTTPServer", program="web threading"),
     Peer("slow-fixed-20", "HTTPServer on 20 threads", program="web fixed --workers 20"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import socket
 import socketserver
@@ -15,7 +14,7 @@ from functools import partial
 from typing import Any, cast
 
 from benchmarks.load.serving import announce, serve_forever
-from benchmarks.peers import go, package
+from benchmarks.peers import package
 from benchmarks.servers import main
 
 ADDRESS = ("127.0.0.1", 0)
@@ -283,5 +282,4 @@ if __name__ == "__main__":
         "streams": partial(_on_loop, None),
         "protocol": partial(_on_loop, ProtocolEcho),
         "buffered": partial(_on_loop, BufferedEcho),
-        "go": lambda: os.execv(go.command(), [go.command(), "echo"]),
     })  # fmt: skip
