@@ -196,10 +196,10 @@ _FEW_THREADS: dict[str, Blocked] = {
 def blocked_tasks(peer: Peer, params: Params) -> Samples:
     """So many tasks that wait 50 ms, handed to each pool as its documentation recommends: when is the last one done?"""
     count, process = params["tasks"], Server(0, os.getpid())
-    before = process.memory()
+    before = process.status("VmRSS")
     with ExitStack() as after:
         start = time.perf_counter()
         (_MANY_THREADS | _FEW_THREADS)[peer.base](after, count, params["sleep"])
         taken = time.perf_counter() - start
     samples: Samples = {"ms": [taken * 1e3]}
-    return samples | ({"memory": [max(0, process.peak_memory() / 1024 - before) / count]} if before else {})
+    return samples | ({"memory": [max(0, process.status("VmHWM") - before) / count]} if before else {})

@@ -81,7 +81,7 @@ def _with_stacks(peer: Peer, workers: int, stack: int | None) -> Executor:
 def _kilobytes() -> tuple[int, int]:
     """Return the kB of this process, resident and virtual."""
     process = Server(0, os.getpid())
-    found = process.memory(), process.virtual()
+    found = process.status("VmRSS"), process.status("VmSize")
     if not all(found):
         raise Unavailable("no /proc here")
     return found

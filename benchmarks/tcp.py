@@ -60,7 +60,7 @@ MOST_TIMES = 3.0
 
 def _at_once(server: Server, params: Params, seconds: float) -> Samples:
     """All clients come to a cold server at the same time, and ask; the time counts from the first connection on."""
-    before, start = server.memory(), time.perf_counter()
+    before, start = server.status("VmRSS"), time.perf_counter()
     with Watch(server, period=params["period"]) as watch, Clients(server.port, _CLIENTS, "/", BODY) as clients:
         answered = clients.burst(MOST_TIMES * seconds)
         taken = time.perf_counter() - start

@@ -36,9 +36,10 @@ LOADS = {
 }  # fmt: skip
 
 
-def quickened(load: Load) -> Load:
-    """Return a tiny load, to see that everything works."""
-    return replace(
+def _load(case: str, quick: bool) -> Load:
+    """Return the load of a case, or a tiny one, to see that everything works."""
+    load = LOADS[case]
+    return load if not quick else replace(
         load, clients=60, rate=50.0, steady_at=min(load.steady_at, 0.3), steady=0.6, burst_at=min(load.burst_at, 0.8),
         burst_size=30, trouble=(load.trouble[0] / 10, load.trouble[1] / 10), watch=0.2,
     )  # fmt: skip
@@ -87,11 +88,11 @@ async def run_one(side: str, name: str, load: Load, requests: Sequence[Request],
         facts = await _facts(asking)
         asking.close()
         seen = [Sample(each.at - start, each.threads, each.cpu) for each in samples]
-        return Run(name, outcomes, seen, facts["threads"], server.peak_memory(), facts["runs"])
+        return Run(name, outcomes, seen, facts["threads"], server.status("VmHWM"), facts["runs"])
 
 
-async def run(case: str, quick: bool, out: Path) -> bool:
-    """Run a case, write what came of it, and return whether all answers were right.
+async def run(case: str, quick: bool) -> list[Run]:
+    """Run a case.
 
     A server starts as soon as the one before it is out of work and has only its idle threads to be watched; quickly,
     where no figure means anything, all start at once.
@@ -99,9 +100,9 @@ async def run(case: str, quick: bool, out: Path) -> bool:
     Raises:
         RuntimeError: A server failed.
     """
-    from benchmarks.demo import app, report
+    from benchmarks.demo import app
 
-    load = quickened(LOADS[case]) if quick else LOADS[case]
+    load = _load(case, quick)
     requests, tasks = plan(load), list[asyncio.Task[Run]]()
     try:
         async with asyncio.TaskGroup() as group:
@@ -113,32 +114,33 @@ async def run(case: str, quick: bool, out: Path) -> bool:
                         await loaded.wait()
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    runs = [task.result() for task in tasks]
-    print(f"\n{case}: the same {len(requests):,} requests\n{report.write(runs, load, out / case)}")
-    problems = [text for one in runs for text in one.wrong()]
-    print(*problems or [f"All {len(runs) * len(requests):,} answers were right."], sep="\n")
-    return not problems
+    return [task.result() for task in tasks]
 
 
 def demo(quick: bool, out: Path) -> int:
-    """Run every case and write the report folder; return the exit status: 0 only if all answers were right."""
+    """Run every case and write the report; return the exit status: 0 only if all answers were right."""
     from benchmarks.demo import report
 
-    deadline, status = time.monotonic() + _BUDGET, 0
+    deadline, status, cases = time.monotonic() + _BUDGET, 0, {}
     out.mkdir(parents=True, exist_ok=True)
     for case, module in (("fastapi", "fastapi"), ("asyncio", "starlette")):
         if find_spec(module) is None:
             print(f"{module} is not installed here: the {case} case is left out.")
             continue
-        for old in out.glob(f"{case}.*"):
-            old.unlink()
         try:
-            right = asyncio.run(asyncio.wait_for(run(case, quick, out), deadline - time.monotonic()))
-            status = status if right else 1
+            runs = asyncio.run(asyncio.wait_for(run(case, quick), deadline - time.monotonic()))
         except RuntimeError as error:
             print(f"The {case} case failed: {error}")
             status = 1
-    print(f"The report: {report.write_index(out).resolve().as_uri()}")
+            continue
+        cases[case] = report.told(runs, _load(case, quick))
+        count = sum(len(one.outcomes) for one in runs)
+        problems = [text for one in runs for text in one.wrong()]
+        status = 1 if problems else status
+        print("", case, cases[case][0], *problems or [f"All {count:,} answers were right."], sep="\n")
+    page = out / "index.html"
+    page.write_text(report.page(cases), encoding="utf-8")
+    print(f"The report: {page.resolve().as_uri()}")
     return status
 
 

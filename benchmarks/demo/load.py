@@ -87,7 +87,7 @@ class Run:
 
     Attributes:
         left: The names of the threads that were left at the end.
-        memory: The most bytes of memory the server ever held; 0 where the system does not tell.
+        memory: The most kB of memory the server ever held; 0 where the system does not tell.
         runs: The event loop, the parser and the ebbpool of the server.
     """
 

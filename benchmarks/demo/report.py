@@ -1,22 +1,19 @@
-"""What came of a case: a headline, a table, a plot and all samples."""
+"""What came of a case: a headline, a table and a plot, in one page."""
 
 from __future__ import annotations
 
 import html
-import json
+import io
 import math
 import os
 import platform
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
 import ebbpool
-from benchmarks.demo.load import TOO_LATE, Load, Outcome, Run, Sample
+from benchmarks.demo.load import TOO_LATE, Load, Outcome, Run
 from benchmarks.engine.model import percentile
 from benchmarks.report.tables import aligned
 
@@ -48,7 +45,7 @@ def table_rows(runs: Sequence[Run], load: Load) -> list[list[str]]:
         ("peak threads", lambda run: str(run.peak())),
         (f"threads {load.watch:g} s later", lambda run: str(len(run.left))),
         ("CPU seconds", lambda run: f"{run.samples[-1].cpu - run.samples[0].cpu:.2f}"),
-        ("peak memory (MiB)", lambda run: f"{run.memory / 2**20:.0f}" if run.memory else "unknown"),
+        ("peak memory (MiB)", lambda run: f"{run.memory / 1024:.0f}" if run.memory else "unknown"),
         ("right answers", lambda run: f"{sum(not one.problem for one in run.outcomes):,}/{len(run.outcomes):,}"),
     ]
     return [["", *(run.name for run in runs)], *([asked, *map(answer, runs)] for asked, answer in questions)]
@@ -68,7 +65,7 @@ def _headline(runs: Sequence[Run], load: Load) -> str:
     )
 
 
-def _draw(runs: Sequence[Run], load: Load, title: str, path: Path) -> None:
+def _draw(runs: Sequence[Run], load: Load, title: str) -> str:
     """Draw requests in flight and threads over one time axis."""
     end = max(run.samples[-1].at for run in runs)
     figure = Figure(figsize=(11, 7.5), layout="constrained")
@@ -101,41 +98,27 @@ def _draw(runs: Sequence[Run], load: Load, title: str, path: Path) -> None:
     waiting.legend(loc="upper right", frameon=False)
     threads.set_xlabel("seconds since the load began")
     threads.set_xlim(0, end * 1.03)
-    figure.savefig(path)
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg")
+    return drawn.getvalue()[drawn.getvalue().index("<svg") :]
 
 
-def write(runs: Sequence[Run], load: Load, stem: Path) -> str:
-    """Write the text, the plot and the samples of a case next to `stem`; return the text."""
+def told(runs: Sequence[Run], load: Load) -> tuple[str, str]:
+    """Return what came of a case: in words and a table, and as a plot in SVG."""
     said = _headline(runs, load)
-    _draw(runs, load, said, stem.with_suffix(".svg"))
-    contenders: list[dict[str, Any]] = [asdict(run) for run in runs]
-    columns = {"samples": Sample._fields, "outcomes": Outcome._fields}
-    document = {"load": asdict(load), "columns": columns, "units": "seconds", "contenders": contenders}
-    stem.with_suffix(".json").write_text(json.dumps(document) + "\n", encoding="utf-8")
     lines = [said, "", aligned(table_rows(runs, load)), ""]
     lines.append(f"CPython {platform.python_version()}, {os.cpu_count()} processors, {runs[0].runs}.")
     lines.append("Latency counts from when a request was due. Threads do not include the event loop's own.")
     lines += [f"Left in {run.name}'s server: {', '.join(run.left)}." for run in runs if 0 < len(run.left) <= 3]
-    text = "\n".join(lines) + "\n"
-    stem.with_suffix(".txt").write_text(text, encoding="utf-8")
-    return text
+    return "\n".join(lines), _draw(runs, load, said)
 
 
-def write_index(out: Path) -> Path:
-    """Write the page that shows every case in a report folder; return its path."""
+def page(cases: Mapping[str, tuple[str, str]]) -> str:
+    """Return the page that shows some cases, by name."""
     heading = html.escape(f"The same load with and without ebbpool {ebbpool.__version__}")
-    parts = [f"<h1>{heading}</h1>"]
-    for told in sorted(out.glob("*.txt"), reverse=True):
-        name, text = told.stem, html.escape(told.read_text(encoding="utf-8"))
-        parts.append(
-            f'<h2>{name}</h2><img src="{name}.svg" alt="Unanswered requests and threads over time" width="100%">'
-            f'<pre>{text}</pre><p><a href="{name}.json">Every request and sample</a></p>'
-        )
+    parts = [f"<h2>{name}</h2>{plot}<pre>{html.escape(text)}</pre>" for name, (text, plot) in cases.items()]
     style = "body { font: 16px sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em } pre { overflow-x: auto }"
-    page = out / "index.html"
-    page.write_text(
+    return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{heading}</title>'
-        f"<style>{style}</style>{''.join(parts)}</html>\n",
-        encoding="utf-8",
+        f"<style>{style} svg {{ width: 100%; height: auto }}</style><h1>{heading}</h1>{''.join(parts)}</html>\n"
     )
-    return page

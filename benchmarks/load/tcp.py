@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import multiprocessing
 import random
 import socket
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Self
+from typing import Self
 
 from benchmarks.load.http import Answered
 
@@ -113,8 +113,8 @@ class EchoClients:
 BODIES = {"bodies": 50_000, "large bodies": 1_000_000}
 """What a request of each kind says the length of its body is, in bytes: one that is buffered, and one that is not."""
 WHATS = ("heads", *BODIES)
-_LOOKS = 1000
-"""How often, one every 10 ms, it looks whether all have connected."""
+_TURNS = 10
+"""After how many bytes of each it tells how it goes even though not all have connected."""
 
 
 def beginning(what: str) -> bytes:
@@ -132,51 +132,47 @@ class Report:
     dropped: int = 0
 
 
-async def _trickle(writer: asyncio.StreamWriter, interval: float) -> None:
-    while True:
-        await asyncio.sleep(interval)
-        writer.write(b"a")
+def _begun(port: int, what: str) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", port), 1.0)
+    made.setblocking(False)
+    made.send(beginning(what))
+    return made
 
 
-async def _trickler(port: int, text: bytes, interval: float, report: Report) -> None:
-    """Connect, send a byte every `interval` seconds, and connect anew when that ends."""
-    while True:
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            await asyncio.sleep(interval)
-            continue
-        report.open += 1
-        writer.write(text)
-        sending = asyncio.create_task(_trickle(writer, interval))
-        with suppress(OSError):
-            while await reader.read(65_536):
-                pass
-        sending.cancel()
-        writer.transport.abort()
-        report.open -= 1
-        report.dropped += 1
+def _over(connection: socket.socket) -> bool:
+    try:
+        return not connection.recv(65_536)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
-async def _attack(port: int, count: int, what: str, interval: float, seconds: float, tell: Connection) -> None:
-    """Attack; from when all have connected on, tell again and again how it goes, for so long."""
-    report, clients = Report(), []
-    for _ in range(count):
-        await asyncio.sleep(interval / count)
-        clients.append(asyncio.create_task(_trickler(port, beginning(what), interval, report)))
-    for _ in range(_LOOKS):
-        if report.open == count:
-            break
-        await asyncio.sleep(0.01)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while True:
-                tell.send(report)
-                await asyncio.sleep(min(1.0, interval))
+def attack(port: int, count: int, what: str, interval: float, seconds: float, tell: Connection) -> None:
+    """Connect, send a byte each `interval` seconds on each connection, and connect anew when that ends.
 
-
-def attack(*arguments: Any) -> None:
-    asyncio.run(_attack(*arguments))
+    Go on for so long, and tell again and again how it goes, from when all have connected on.
+    """
+    clients: list[socket.socket | None] = [None] * count
+    report, end = Report(), time.monotonic() + seconds
+    for turn in itertools.count():
+        for at, client in enumerate(clients):
+            time.sleep(interval / count)
+            if client is not None and _over(client):
+                client.close()
+                report.dropped += 1
+                client = None
+            with suppress(OSError):
+                if client is None:
+                    clients[at] = None
+                    clients[at] = _begun(port, what)
+                else:
+                    client.send(b"a")
+        report.open = sum(client is not None for client in clients)
+        if report.open == count or turn >= _TURNS:
+            tell.send(report)
+        if time.monotonic() > end:
+            return
 
 
 @contextmanager

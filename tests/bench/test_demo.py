@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.benchmark import ROOT, answering
@@ -63,7 +62,7 @@ def test_the_table_has_what_was_seen() -> None:
         Outcome("steady", "health", 1.0, 1.25, ""),
     ]
     samples = [Sample(-0.1, 0, 1.0), Sample(0.5, 7, 1.5), Sample(9.0, 2, 2.0)]
-    run = Run("ours", outcomes, samples, ["a", "b"], 2**20, "asyncio")
+    run = Run("ours", outcomes, samples, ["a", "b"], 1024, "asyncio")
     rows = {question.strip(): found for question, found in report.table_rows([run], TINY)}
     assert rows["5 at once: last answer (ms)"] == "750"
     assert rows["steady: health, p50 / p99 (ms)"] == "250 / 1,500"
@@ -81,16 +80,11 @@ def test_the_whole_demo_in_little(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.demo", "--quick", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=190)
     assert done.returncode == 0, done.stdout + done.stderr
-    cases = ["asyncio", "fastapi"] if find_spec("fastapi") else ["asyncio"]
-    files = sorted([*(case + suffix for case in cases for suffix in (".json", ".svg", ".txt")), "index.html"])
-    assert sorted(path.name for path in out.iterdir()) == files
+    cases = ["fastapi", "asyncio"] if find_spec("fastapi") else ["asyncio"]
     page = (out / "index.html").read_text(encoding="utf-8")
-    assert all(f"{case}.svg" in page for case in cases) and ebbpool.__version__ in page
-    for case in cases:
-        found: dict[str, Any] = json.loads((out / f"{case}.json").read_text(encoding="utf-8"))
-        assert len(found["contenders"]) == 3
-        asked = [[row[:3] for row in contender["outcomes"]] for contender in found["contenders"]]
-        assert asked[0] and asked[0] == asked[1] == asked[2]
-        assert all(row[-1] == "" for contender in found["contenders"] for row in contender["outcomes"])
-        assert all(max(threads for _, threads, _ in contender["samples"]) for contender in found["contenders"])
-        assert f"All {3 * len(asked[0]):,} answers were right." in done.stdout
+    assert re.findall("<h2>(.*?)</h2><svg", page) == cases and ebbpool.__version__ in page
+    assert len(re.findall(r"All \d+ answers were right\.", done.stdout)) == len(cases)
+    rights = re.findall(r"right answers +(\d+)/(\d+) +(\d+)/(\d+) +(\d+)/(\d+)\n", page)
+    assert len(rights) == len(cases) and all(len(set(right)) == 1 for right in rights)
+    peaks = re.findall(r"peak threads +(\d+) +(\d+) +(\d+)\n", page)
+    assert len(peaks) == len(cases) and all(int(peak) for case in peaks for peak in case)
