@@ -1,20 +1,15 @@
-"""What pools, their threads and their futures hold of memory, and what they take while nothing happens."""
+"""What pools, their threads and their futures hold of memory, and what it costs to look at them."""
 
 from __future__ import annotations
 
 import gc
-import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
-from benchmarks import ROOT
 from benchmarks.engine.model import Column, Params, Question, Samples, nothing, us_each
 from benchmarks.load.serving import Server
 from benchmarks.peers import Unavailable, package
@@ -22,7 +17,6 @@ from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import adaptive
 
 _BOTH = "ebbpool ebbpool-pure"
-_PROC = Path("/proc")
 
 
 @Question(
@@ -129,70 +123,6 @@ def stacks(peer: Peer, params: Params) -> Samples:
     }
 
 
-def _switches(pid: int) -> dict[str, int]:
-    """Context switches so far, voluntary and not, of every thread of process `pid`."""
-    found = {}
-    for task in (_PROC / str(pid) / "task").iterdir():
-        lines = (task / "status").read_text().splitlines()
-        found[task.name] = sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
-    return found
-
-
-def _watch(pid: int, seconds: float) -> int:
-    """Return the context switches of process `pid` in `seconds`; of a new thread, all it had."""
-    time.sleep(0.2)
-    before = _switches(pid)
-    time.sleep(seconds)
-    return sum(now - before.get(task, 0) for task, now in _switches(pid).items())
-
-
-def _threads() -> int:
-    """Threads of this process, ebbpool's timekeeper (one for all pools) aside."""
-    own = _PROC / "self" / "task"
-    count = len(os.listdir(own)) if own.exists() else threading.active_count()
-    return count - sum(thread.name == "ebbpool-timekeeper" for thread in threading.enumerate())
-
-
-@Question(
-    title="An idle pool",
-    columns=(
-        Column("most", "threads under load", 0, ratio=False, worst=True),
-        Column("shrunk", "s until the last left", 2, ratio=False, worst=True),
-        Column("left", "threads left", 0, ratio=False, worst=True),
-        Column("switches", "context switches", 0, ratio=False, worst=True),
-    ),
-    peers=f"simplequeue {_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool plus pebble "
-    "gevent-threadpool",
-    variants=({"workers": 32},),
-    sizes={"tasks": 64, "keep_alive": 1.0, "idle": 2.0},
-    rounds_factor=1 / 3,
-)
-def idle_cost(peer: Peer, params: Params) -> Samples:
-    """A pool after its load: how soon are its threads gone, how many stay, and does it ever wake up again?
-
-    Watch the idle process from outside, while its main thread blocks in a read: that thread is counted too.
-
-    So watching adds nothing. Where there is no /proc, only the threads are counted.
-    """
-    keep_alive, before = params["keep_alive"], _threads()
-    samples: Samples = {}
-    with peer.open(params["workers"], keep_alive) as pool:
-        pool.burst(lambda: pool.sleep(0.02), params["tasks"])
-        start = time.perf_counter()
-        most = left = max(0, _threads() - before)
-        while left and time.perf_counter() - start < keep_alive + 1.0:
-            time.sleep(0.01)
-            if (now := max(0, _threads() - before)) < left:
-                samples["shrunk"] = [time.perf_counter() - start]
-            left = now
-        samples |= {"most": [most], "left": [left]}
-        if _PROC.exists():
-            command = [sys.executable, "-m", "benchmarks.costs", str(os.getpid()), str(params["idle"])]
-            watched = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
-            samples["switches"] = [json.loads(watched.stdout)]
-    return samples
-
-
 def _reading(what: str, params: Params) -> list[float]:
     """Return what each look took, in µs, while so many tasks wait."""
     gate = threading.Event()
@@ -247,7 +177,3 @@ def watching(peer: Peer, params: Params) -> Samples:
     """What does it cost to look at pools, while a million tasks wait and while ten pools are scraped?"""
     what = params["look"]
     return {"us": (_scraping if "scrape" in what else _reading)(what, params)}
-
-
-if __name__ == "__main__":
-    print(_watch(int(sys.argv[1]), float(sys.argv[2])))

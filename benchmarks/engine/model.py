@@ -24,7 +24,7 @@ _FILES = {
     "tasks": "submit_collect with_argument simple_sum round_trip map_items",
     "bursts": "cold_burst cold_map computing blocked_tasks",
     "sizing": "sizing",
-    "costs": "memory stacks idle_cost watching",
+    "costs": "memory stacks watching",
     "loops": "offload anyio_tasks loop_lag loop_beside",
     "turns": "lanes fairness overload",
     "timing": "semaphore timers",

@@ -8,7 +8,6 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,9 +64,8 @@ def test_measures_what_its_columns_show(name: str, peer: str, monkeypatch: pytes
         )
     except Unavailable as reason:
         pytest.skip(str(reason))
-    only_some = {"shrunk", "submit", "first", "p99", "cpu", "server", "memory", "useful", "burnt"}
-    not_everywhere = set() if Path("/proc").exists() else {"switches"}
-    assert {column.metric for column in question.columns} - set(samples) <= only_some | not_everywhere
+    only_some = {"submit", "first", "p99", "cpu", "server", "memory", "useful", "burnt"}
+    assert {column.metric for column in question.columns} - set(samples) <= only_some
     for metric, values in samples.items():
         assert values and all(math.isfinite(value) for value in values), metric
         assert metric in ("net", "more_threads", "memory") or min(values) >= 0
