@@ -108,46 +108,41 @@ def _measure(argv: Sequence[str]) -> int:
     return 1 if any(answers.broken() for answers in run.answers.values()) else 0
 
 
-def _show(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks show", description="print all tables of the runs")
-    parser.add_argument("runs", type=Path, help="the JSON of one run or more")
-    print(*map(tables.show, read(parser.parse_args(argv).runs).values()), sep="\n\n")
-    return 0
-
-
-def _publish(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks publish",
-        description="copy a run to docs/evidence, and write the pages on performance and the figures in docs",
+def _look(argv: Sequence[str]) -> int:
+    """Look at runs."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    commands = parser.add_subparsers(dest="command", required=True)
+    show = commands.add_parser("show", description="print all tables of the runs")
+    show.add_argument("runs", type=Path, help="the JSON of one run or more")
+    publish = commands.add_parser(
+        "publish", description="copy a run to docs/evidence, and write the page on performance and the figures in docs"
     )
-    parser.add_argument("run", type=Path, help="the JSON of a run")
-    parser.add_argument(
+    publish.add_argument("run", type=Path, help="the JSON of a run")
+    publish.add_argument(
         "--name", default=pages.MAIN, help=f"its name there ({pages.MAIN}: the run that figures are of)"
     )
-    asked = parser.parse_args(argv)
-    (run,) = read(asked.run).values()
-    pages.publish(run, asked.name)
-    return _figures(["--write"])
-
-
-def _figures(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks figures", description=marks.__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    does = parser.add_mutually_exclusive_group(required=True)
+    figures = commands.add_parser(
+        "figures", description=marks.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    does = figures.add_mutually_exclusive_group(required=True)
     does.add_argument("--check", action="store_true", help="fail if README or docs differ from docs/evidence")
     does.add_argument("--write", action="store_true", help="make them the same")
-    complaints = marks.check(parser.parse_args(argv).write)
+    asked = parser.parse_args(argv)
+    if asked.command == "show":
+        print(*map(tables.show, read(asked.runs).values()), sep="\n\n")
+        return 0
+    if asked.command == "publish":
+        (run,) = read(asked.run).values()
+        pages.publish(run, asked.name)
+    complaints = marks.check(asked.command == "publish" or asked.write)
     print(*complaints, sep="\n" if complaints else "", file=sys.stderr)
     return 1 if complaints else 0
-
-
-_LOOKING = {"show": _show, "publish": _publish, "figures": _figures}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status: 1 if a cell failed, ran out of time or has wrong answers of ours, 0 otherwise."""
     argv = sys.argv[1:] if argv is None else argv
-    return _LOOKING[argv[0]](argv[1:]) if argv and argv[0] in _LOOKING else _measure(argv)
+    return (_look if argv[:1] and argv[0] in ("show", "publish", "figures") else _measure)(argv)
 
 
 if __name__ == "__main__":

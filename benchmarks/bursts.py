@@ -16,7 +16,7 @@ from benchmarks.engine.model import Column, Params, Question, Samples, compute, 
 from benchmarks.load.serving import Server
 from benchmarks.peers import package, ways
 from benchmarks.peers.peer import Peer
-from benchmarks.peers.pools import Pool
+from benchmarks.peers.pools import Pool, task_group
 from benchmarks.peers.table import POOLS
 
 _COLUMNS = (
@@ -115,12 +115,12 @@ def _gevent(threads: bool, after: ExitStack, count: int, seconds: float) -> None
     gevent.joinall([spawn(seconds) for _ in range(count)], raise_error=True)
 
 
-def _on_loop(name: str, call: Callable[[], Callable[..., Any]] = lambda: asyncio.to_thread) -> Blocked:
+def _on_loop(offload: ways.Offload, name: str = "asyncio", workers: int = 0) -> Blocked:
     """All gathered on a loop of its own."""
 
     async def gather(count: int, seconds: float) -> None:
-        wait = call()
-        await asyncio.gather(*[wait(time.sleep, seconds) for _ in range(count)])
+        async with offload(workers) as call:
+            await asyncio.gather(*[call(partial(time.sleep, seconds)) for _ in range(count)])
 
     def run(after: ExitStack, count: int, seconds: float) -> None:
         runner = after.enter_context(asyncio.Runner(loop_factory=lambda: package(name).new_event_loop()))
@@ -129,31 +129,17 @@ def _on_loop(name: str, call: Callable[[], Callable[..., Any]] = lambda: asyncio
     return run
 
 
-def _asgiref() -> Callable[..., Any]:
+def _asgiref(workers: int) -> ways.Call:
     sync_to_async = package("asgiref.sync").sync_to_async
-    return lambda fn, *args: sync_to_async(fn, thread_sensitive=False)(*args)
+    return lambda fn: sync_to_async(fn, thread_sensitive=False)()
 
 
-def _aiomisc() -> Callable[..., Any]:
-    executor = package("aiomisc").ThreadPoolExecutor()
-    asyncio.get_running_loop().set_default_executor(executor)
-    return partial(asyncio.get_running_loop().run_in_executor, None)
-
-
-def _leasepool(after: ExitStack, count: int, seconds: float) -> None:
-    async def gather() -> None:
-        async with ways.leasepool(4) as call:  # as many as it has by default
-            await asyncio.gather(*[call(partial(time.sleep, seconds)) for _ in range(count)])
-
-    asyncio.run(gather())
-
-
-def _tasks(module: str, group: str) -> Blocked:
+def _tasks(module: str) -> Blocked:
     """The tasks of one group, of anyio or trio, with the default limiter."""
 
     async def main(count: int, seconds: float) -> None:
         found = package(module)
-        async with getattr(found, group)() as started:
+        async with task_group(found) as started:
             for _ in range(count):
                 started.start_soon(found.to_thread.run_sync, time.sleep, seconds)
 
@@ -167,21 +153,21 @@ _MANY_THREADS: dict[str, Blocked] = {
     "stdlib-256": _executor(lambda: ThreadPoolExecutor(256)),
     "flexexecutor": _built("flexexecutor", "ThreadPoolExecutor"),
     "gevent": partial(_gevent, False),
-    "anyio": _tasks("anyio", "create_task_group"),
-    "trio": _tasks("trio", "open_nursery"),
+    "anyio": _tasks("anyio"),
+    "trio": _tasks("trio"),
 }
 _FEW_THREADS: dict[str, Blocked] = {
     "stdlib-default": _executor(ThreadPoolExecutor),
-    "to-thread": _on_loop("asyncio"),
-    "to-thread-uvloop": _on_loop("uvloop"),
-    "asgiref": _on_loop("asyncio", _asgiref),
+    "to-thread": _on_loop(ways.default_to_thread),
+    "to-thread-uvloop": _on_loop(ways.default_to_thread, "uvloop"),
+    "asgiref": _on_loop(ways.simple(_asgiref)),
     "multiprocessing": _multiprocessing,
     "plus": _built("ThreadPoolExecutorPlus", "ThreadPoolExecutor"),
     "pebble": _built("pebble", "ThreadPool", "schedule"),
     "betapool": _built("betapool", "AdaptiveThreadPoolExecutor"),
-    "aiomisc": _on_loop("asyncio", _aiomisc),
-    "hypertile": _on_loop("asyncio", lambda: package("hypertile").to_thread),
-    "leasepool": _leasepool,
+    "aiomisc": _on_loop(ways.to_thread(lambda *_: package("aiomisc").ThreadPoolExecutor())),
+    "hypertile": _on_loop(ways.simple(lambda workers: package("hypertile").to_thread)),
+    "leasepool": _on_loop(ways.leasepool, workers=4),  # as many as it has by default
     "gevent-threadpool": partial(_gevent, True),
 }
 

@@ -44,15 +44,10 @@ Work = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One of the loads.
+    """What is counted, and how often: once, and once with twice that, as the difference has only what depends on it.
 
-    Attributes:
-        label: What is counted.
-        count: How often. The load is counted once, and once with twice that: the difference is free of what does not
-            depend on the number.
-        tolerance: How much more it may take, as a share: somewhat more than it differs from run to run on a busy
-            machine.
-        script: Yields what does it so often.
+    The script yields what does it so often. It may take more by a share of `tolerance`, somewhat more than it differs
+    from run to run on a busy machine.
     """
 
     label: str
@@ -288,11 +283,7 @@ def instructions(core: str, loads: Collection[str]) -> Figures:
 
 
 def total(part: str) -> int:
-    """Return the number of instructions in what callgrind has written.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Return the number of instructions in what callgrind has written."""
     found = re.search(r"^totals: *([0-9]+)", part, re.MULTILINE)
     if found is None:
         raise ValueError("callgrind has written no total")
@@ -300,12 +291,7 @@ def total(part: str) -> int:
 
 
 def differences(totals: Sequence[int], loads: Collection[str]) -> Figures:
-    """Return what one of each load takes.
-
-    Args:
-        totals: For each load three numbers: what came before it is counted, the load, and the load twice over.
-        loads: The loads.
-    """
+    """Return what one of each load takes; of each were counted what comes before, the load, and the load twice over."""
     pieces = zip(loads, totals[1::3], totals[2::3], strict=True)
     return {name: (twice - once) / LOADS[name].count for name, once, twice in pieces}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import heapq
 import itertools
 import threading
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
 
-from benchmarks.engine.model import Column, Params, Question, Samples, nothing, percentile, us_each
+from benchmarks.engine.model import Column, Params, Question, Samples, nothing, percentile, timed, us_each
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import adaptive
 
@@ -105,41 +104,28 @@ def _later(peer: Peer) -> Iterator[Later]:
         yield pool.submit_later
 
 
-def _scheduled(later: Later, count: int) -> tuple[float, list[Any]]:
-    """Return how many µs each of so many calls took to schedule, and what they gave."""
-    gc.collect()
-    start = time.perf_counter()
-    pending = [later(_FAR_SECONDS, nothing) for _ in range(count)]
-    return (time.perf_counter() - start) / count * 1e6, pending
-
-
 def _pushed(count: int) -> float:
-    """Return how many µs each of so many pushes to a heap took; the first pass, which makes room, does not count."""
-    push, number, clock = heapq.heappush, itertools.count().__next__, time.monotonic
-    for _ in range(2):
-        heap: list[tuple[float, int, Callable[[], object]]] = []
-        gc.collect()
-        start = time.perf_counter()
+    """Return how many µs each of so many pushes to a heap took."""
+    push, number, clock, heaps = heapq.heappush, itertools.count().__next__, time.monotonic, list[list[Any]]()
+
+    def pushes() -> None:
+        heaps.append([])
+        heap = heaps[-1]
         for _ in range(count):
             push(heap, (clock() + _FAR_SECONDS, number(), nothing))
-        taken = time.perf_counter() - start
-    return taken / count * 1e6
+
+    return us_each(pushes, count, 1)[0]
 
 
 def _submitted(count: int) -> float:
-    """Return how many µs each of so many calls took to submit, while no worker was free; the second pass of two."""
-    for _ in range(2):
-        gate = threading.Event()
-        with adaptive(1, 10.0) as pool:
-            pool.submit(gate.wait)
-            submit = pool.submit
-            gc.collect()
-            start = time.perf_counter()
-            futures = [submit(nothing) for _ in range(count)]
-            taken = time.perf_counter() - start
-            gate.set()
-        del futures
-    return taken / count * 1e6
+    """Return how many µs each of so many calls took to submit, while no worker was free."""
+    gate, futures = threading.Event(), list[Any]()
+    with adaptive(1, 10.0) as pool:
+        pool.submit(gate.wait)
+        submit = pool.submit
+        (taken,) = us_each(lambda: futures.append([submit(nothing) for _ in range(count)]), count, 1)
+        gate.set()
+    return taken
 
 
 @Question(
@@ -162,10 +148,11 @@ def timers(peer: Peer, params: Params) -> Samples:
         return {"schedule": [_pushed(count)]}
     beside: Samples = {} if peer.core is None else {"submit": [_submitted(count)]}
     with _later(peer) as later:
-        before = threading.active_count()
-        scheduling, pending = _scheduled(later, count)
+        before, pending = threading.active_count(), list[Any]()
+        (scheduling,) = timed(
+            lambda: pending.extend([later(_FAR_SECONDS, nothing) for _ in range(count)]), 1, warm_ups=0
+        )
         threads = threading.active_count() - before
-
         lags, done = list[float](), threading.Event()
 
         def fire(due: float) -> None:
@@ -183,7 +170,7 @@ def timers(peer: Peer, params: Params) -> Samples:
             call.cancel()
         cancelling = time.perf_counter() - start
     return beside | {
-        "schedule": [scheduling],
+        "schedule": [scheduling / count * 1e6],
         "cancel": [cancelling / count * 1e6],
         "threads": [threads],
         "lag": [percentile(lags, 0.99) * 1e3],

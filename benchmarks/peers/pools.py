@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from benchmarks.peers import package
@@ -114,6 +115,11 @@ class Pool:
 
     def close(self) -> None:
         pass
+
+
+def task_group(module: Any) -> Any:
+    """Return what anyio calls a task group, and trio a nursery."""
+    return module.open_nursery() if module.__name__ == "trio" else module.create_task_group()
 
 
 def _mapped(fn: Callable[[int], object], items: Sequence[int]) -> list[object]:
@@ -241,17 +247,10 @@ def _got(handles: list[Any]) -> list[Any]:
 
 
 class ExecutorPool(Pool):
-    """Whatever has a way to submit, by its name, that gives something to ask for the result.
+    """Whatever has a way to submit, called `submit`, that gives something of which to `collect` the results.
 
-    Args:
-        build: Makes the pool.
-        workers: The most threads.
-        keep_alive: For how many seconds an idle one stays, where that can be set.
-        submit: What the way is called.
-        collect: Asks what it gave for the results.
-        mapped: Makes a list of what `map` gave.
-        close: What ends the pool, with spaces; one after another.
-        count: How many threads there were, of the pool, if that is not what `threading` says.
+    `mapped` makes a list of what its map gave, `close` names what ends it, one after another, and `count` tells how
+    many threads there were, if `threading` does not know them.
     """
 
     def __init__(
@@ -384,22 +383,13 @@ class FastThreadPool(Pool):
 
 
 class Offloaded(Pool):
-    """What is awaited, on one loop that lives as long as the pool.
-
-    Args:
-        offload: the way to its threads.
-        workers: the most threads.
-        keep_alive: not heeded.
-    """
+    """What is awaited, on one loop that lives as long as the pool."""
 
     def __init__(self, offload: Offload, workers: int, keep_alive: float) -> None:
         super().__init__()
-        self._runner, self._way = asyncio.Runner(), offload(workers)
+        self._runner, self._opened = asyncio.Runner(), AsyncExitStack()
         self._run = self._runner.run
-        self._call = self._run(self._open())
-
-    async def _open(self) -> Any:
-        return await self._way.__aenter__()
+        self._call = self._run(self._opened.enter_async_context(offload(workers)))
 
     async def _gather(self, fn: Task, count: int) -> list[object]:
         call = self._call
@@ -409,11 +399,8 @@ class Offloaded(Pool):
     def burst(self, fn: Task, count: int) -> list[Any]:
         return self._run(self._gather(fn, count))
 
-    async def _close(self) -> None:
-        await self._way.__aexit__(None, None, None)
-
     def close(self) -> None:
-        self._run(self._close())
+        self._run(self._opened.aclose())
         self._runner.close()
 
 
@@ -432,19 +419,11 @@ class Hypertile(Offloaded):
 
 
 class TaskThreads(Pool):
-    """Tasks of one event loop that hand their calls to threads: every burst starts and ends a loop.
+    """Tasks of a loop, of anyio or trio, that hand their calls to threads: every burst starts and ends a loop."""
 
-    Args:
-        module: anyio, or trio.
-        group: the name there of what makes a group of tasks.
-        workers: the most threads.
-        keep_alive: not heeded.
-    """
-
-    def __init__(self, module: str, group: str, workers: int, keep_alive: float) -> None:
+    def __init__(self, module: str, workers: int, keep_alive: float) -> None:
         super().__init__()
         self._module, self._workers, self._most = package(module), workers, 0
-        self._group = getattr(self._module, group)
 
     def burst(self, fn: Task, count: int) -> list[Any]:
         return list(self._module.run(self._burst, fn, count))
@@ -456,7 +435,7 @@ class TaskThreads(Pool):
         async def call() -> None:
             results.append(await self._module.to_thread.run_sync(fn, limiter=limiter))
 
-        async with self._group() as group:
+        async with task_group(self._module) as group:
             for _ in range(count):
                 group.start_soon(call)
         self._most = max(self._most, threading.active_count() - self._before)

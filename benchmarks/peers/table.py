@@ -105,11 +105,11 @@ _POOLS = (
     Peer("asgiref", "asgiref sync_to_async", ("asgiref.sync",), offload=ways.asgiref),
     Peer(
         "anyio", "anyio.to_thread.run_sync", ("anyio", "anyio.to_thread"),
-        open=partial(TaskThreads, "anyio", "create_task_group"), offload=ways.run_sync("anyio"),
+        open=partial(TaskThreads, "anyio"), offload=ways.run_sync("anyio"),
     ),
     Peer(
         "trio", "trio.to_thread.run_sync", ("trio",),
-        open=partial(TaskThreads, "trio", "open_nursery"), offload=ways.run_sync("trio"),
+        open=partial(TaskThreads, "trio"), offload=ways.run_sync("trio"),
     ),
     Peer("anyio-ebbpool", "ebbpool.anyio.run_sync", ("ebbpool.anyio",), core=True, offload=ways.our_run_sync),
     Peer(

@@ -36,7 +36,7 @@ def our_loop(name: str, workers: int) -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _simple(way: Callable[[int], Call]) -> Offload:
+def simple(way: Callable[[int], Call]) -> Offload:
     """What needs no end."""
 
     @asynccontextmanager
@@ -61,9 +61,9 @@ async def _at_once(fn: Task) -> object:
     return fn()
 
 
-coroutine = _simple(lambda workers: _at_once)
-default_executor = _simple(lambda workers: partial(asyncio.get_running_loop().run_in_executor, None))
-default_to_thread = _simple(lambda workers: asyncio.to_thread)
+coroutine = simple(lambda workers: _at_once)
+default_executor = simple(lambda workers: partial(asyncio.get_running_loop().run_in_executor, None))
+default_to_thread = simple(lambda workers: asyncio.to_thread)
 run = _ours(lambda pool: pool.run)
 our_run_sync = _ours(lambda pool: partial(package("ebbpool.anyio").run_sync, executor=pool))
 
@@ -86,7 +86,7 @@ def to_thread(build: Build) -> Offload:
         asyncio.get_running_loop().set_default_executor(build(workers, 10.0))
         return asyncio.to_thread
 
-    return _simple(way)
+    return simple(way)
 
 
 def run_sync(backend: str) -> Offload:
@@ -96,7 +96,7 @@ def run_sync(backend: str) -> Offload:
         found = package(backend)
         return partial(found.to_thread.run_sync, limiter=found.CapacityLimiter(workers))
 
-    return _simple(way)
+    return simple(way)
 
 
 @asynccontextmanager
@@ -121,7 +121,7 @@ def _hypertile(workers: int) -> Call:
     return way
 
 
-hypertile = _simple(_hypertile)
+hypertile = simple(_hypertile)
 
 
 @asynccontextmanager
