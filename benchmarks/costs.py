@@ -86,8 +86,6 @@ def _kilobytes() -> tuple[int, int]:
     columns=(
         Column("resident", "kB resident a worker", 1),
         Column("virtual", "kB virtual a worker", 0),
-        Column("resident_all", "MB resident in all", 1, ratio=False),
-        Column("virtual_all", "MB virtual in all", 0, ratio=False),
     ),
     peers=f"{_BOTH} stdlib",
     variants=[{"waiting": count, "stack": stack} for count in (1, 200, 2000) for stack in _STACKS],
@@ -118,8 +116,6 @@ def stacks(peer: Peer, params: Params) -> Samples:
     return {
         "resident": [(after[0] - before[0]) / count],
         "virtual": [(after[1] - before[1]) / count],
-        "resident_all": [after[0] / 1024],
-        "virtual_all": [after[1] / 1024],
     }
 
 

@@ -219,7 +219,7 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 @Question(
     title="The untuned pool beside the best fixed size",
-    columns=(Column("ms", "ms", 1), Column("threads", "threads at most", 0, ratio=False, worst=True)),
+    columns=(Column("ms", "ms", 1),),
     peers="ebbpool ebbpool-fixed stdlib betapool flexexecutor",
     variants=variants,
     sizes={"repeats": 7},
@@ -234,18 +234,13 @@ def sizing(peer: Peer, params: Params) -> Samples:
     Run a load on new pools, up to so many times, while that takes half a second at most.
     """
     run = LOADS[params["load"]].prepare(params["turns"])
-    samples: Samples = {"ms": [], "threads": []}
-    spent = 0.0
-    while len(samples["ms"]) < params["repeats"] and spent < _ENOUGH_SECONDS:
+    found, spent = list[float](), 0.0
+    while len(found) < params["repeats"] and spent < _ENOUGH_SECONDS:
         gc.collect()
-        before = threading.active_count()
         start = time.perf_counter()
         with _build(peer, params["threads"]) as pool:
             figure = run(pool)
             taken = time.perf_counter() - start
-            made: Any = pool
-            ours = peer.core is not None
-            samples["threads"].append(int(made.stats().started) if ours else threading.active_count() - before)
         spent += taken
-        samples["ms"].append((taken if figure is None else figure) * 1e3)
-    return samples
+        found.append((taken if figure is None else figure) * 1e3)
+    return {"ms": found}

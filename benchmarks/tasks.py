@@ -23,17 +23,16 @@ def _take(item: int) -> None:
 
 @Question(
     title="Submit trivial tasks and collect",
-    columns=(_US, Column("threads", "most threads", 0, ratio=False, worst=True)),
+    columns=(_US,),
     peers=f"loop {POOLS}",
     variants=by_workers,
     sizes=_SIZES,
 )
 def submit_collect(peer: Peer, params: Params) -> Samples:
-    """Submit 5,000 trivial tasks and collect: what does one cost, and how many threads did it take?"""
+    """Submit 5,000 trivial tasks and collect: what does one cost?"""
     tasks = params["tasks"]
     with peer.open(params["workers"], 10.0) as pool:
-        taken = us_each(lambda: pool.burst(nothing, tasks), tasks, params["repeats"])
-        return {"us": taken, "threads": [pool.threads()]}
+        return {"us": us_each(lambda: pool.burst(nothing, tasks), tasks, params["repeats"])}
 
 
 @Question(

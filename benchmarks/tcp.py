@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,11 +66,9 @@ def _at_once(server: Server, params: Params, seconds: float) -> Samples:
     right = _CLIENTS - answered.errors
     if not right:
         raise RuntimeError("not one right reply")
-    rate = right / taken
     unanswered = _CLIENTS - len(answered.latencies)
     return {
-        "rate": [rate],
-        "share": [rate * seconds / _CLIENTS * 100],
+        "rate": [right / taken],
         "threads": [watch.threads],
         "memory": [(watch.memory - before) / _CLIENTS],
         "errors": [answered.errors - unanswered],
@@ -94,7 +91,6 @@ def _again_and_again(server: Server, params: Params) -> Samples:
     return {
         "rate": [found.rate for found in later],
         "first": [first.rate],
-        "p99": [found.percentiles[99] for found in later],
         "threads": [watch.threads],
         "cpu": [spent / sum(found.complete for found in later) * 1e6],
         "errors": [sum(found.errors(len(BODY)) for found in [first, *later])],
@@ -107,9 +103,7 @@ def _again_and_again(server: Server, params: Params) -> Samples:
     title="A web server whose handler sleeps: 200 clients",
     columns=(
         Column("rate", "requests/s", 1, more=True),
-        Column("share", "% of the limit", 1, ratio=False, more=True),
         Column("first", "requests/s, first run", 0, more=True),
-        Column("p99", "p99, ms", 0, ratio=False),
         Column("cpu", "µs of a processor a request", 0),
         Column("memory", "kB resident a connection", 1),
         _THREADS,
@@ -135,12 +129,11 @@ LONG_WAIT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Ordinary:
-    """How the ordinary clients fared: answers a second, seconds until an answer, wrong responses.
+    """How the ordinary clients fared: seconds until an answer, wrong responses, and the most of the server.
 
     A client that has waited for over a second at the end, unanswered, counts with what it has waited so far.
     """
 
-    rate: float
     latencies: list[float]
     errors: int
     threads: int
@@ -156,23 +149,15 @@ def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -
     ):
         answered = clients.load(warm_up, seconds)
         unanswered = [wait for wait in clients.waits() if wait > LONG_WAIT_SECONDS]
-    rate = len(answered.latencies) / answered.seconds
-    return Ordinary(rate, answered.latencies + unanswered, answered.errors, watch.threads, watch.memory)
+    return Ordinary(answered.latencies + unanswered, answered.errors, watch.threads, watch.memory)
 
 
 @Question(
     title="1,000 slow clients beside 10 ordinary ones",
     columns=(
-        Column("rate", "requests/s alone", 0, ratio=False, more=True),
-        Column("rate_attacked", "attacked", 0, ratio=False, more=True),
-        Column("p50", "p50 alone, ms", 2, ratio=False),
-        Column("p50_attacked", "attacked", 2, ratio=False),
         Column("p99", "p99 alone, ms", 2, ratio=False),
         Column("p99_attacked", "attacked", 2, ratio=False),
-        Column("times", "times", 2, ratio=False),
-        Column("threads", "threads alone", 0, ratio=False),
-        Column("threads_attacked", "attacked", 0, ratio=False),
-        Column("more_threads", "more", 0, ratio=False),
+        Column("more_threads", "more threads", 0, ratio=False),
         Column("memory", "more memory, MB", 1, ratio=False),
         Column("open", "slow ones connected", 0, ratio=False),
         Column("dropped", "slow ones dropped", 0, ratio=False),
@@ -199,19 +184,15 @@ def slow_clients(peer: Peer, params: Params) -> Samples:
             attacked = ordinary(server, connections, warm_up, params["attacked_seconds"])
     if not alone.latencies:
         raise RuntimeError("no answer, without any slow client")
-    samples: Samples = {
+    return {
+        "p99": [percentile(alone.latencies, 0.99) * 1e3],
+        "p99_attacked": [percentile(attacked.latencies, 0.99) * 1e3],
         "more_threads": [attacked.threads - alone.threads],
         "memory": [(attacked.memory - alone.memory) / 1024],
         "open": [attack.open],
         "dropped": [attack.dropped],
         "errors": [alone.errors + attacked.errors],
     }
-    for end, found in (("", alone), ("_attacked", attacked)):
-        samples[f"rate{end}"] = [found.rate]
-        samples[f"p50{end}"] = [statistics.median(found.latencies) * 1e3]
-        samples[f"p99{end}"] = [percentile(found.latencies, 0.99) * 1e3]
-        samples[f"threads{end}"] = [found.threads]
-    return samples | {"times": [samples["p99_attacked"][0] / samples["p99"][0]]}
 
 
 @contextmanager

@@ -28,7 +28,6 @@ _WORKERS, _LIMIT = 16, 4
     columns=(
         Column("p50", "p50, ms", 3),
         Column("p99", "p99, ms", 3),
-        Column("count", "quick tasks", 0, ratio=False),
     ),
     peers=f"{_BOTH} stdlib",
     variants=lambda peer, settings: [
@@ -55,7 +54,7 @@ def lanes(peer: Peer, params: Params) -> Samples:
             taken.append(time.perf_counter() - start)
     finally:
         pool.shutdown(cancel_futures=True)
-    return spread(taken) | {"count": [len(taken)]}
+    return spread(taken)
 
 
 _SLOWER = 10

@@ -59,7 +59,6 @@ _COMPUTING = {"page": "computing", "requests": 1000, "at a time": 100}
     columns=(
         Column("rate", "requests/s", 0, more=True),
         Column("errors", "failed", 0, ratio=False, worst=True, wrong=True),
-        Column("p50", "p50, ms", 0, ratio=False),
         Column("p99", "p99, ms", 0),
         Column("cpu", "µs of a processor a request", 0),
         Column("client", "% of a processor, ab", 0, ratio=False),
@@ -85,7 +84,6 @@ def web_server(peer: Peer, params: Params) -> Samples:
     samples: Samples = {
         "rate": [done.rate],
         "errors": [done.errors(len(expected)) + requests - done.complete],
-        "p50": [done.percentiles[50]],
         "p99": [done.percentiles[99]],
         "client": [done.cpu_seconds / done.seconds * 100],
     }
@@ -156,13 +154,11 @@ class _Killer(Beside):
 @Question(
     title="kill -9 of a child every second, under load",
     columns=(
-        Column("kills", "kills", 0, ratio=False),
         Column("refused", "refused", 0, ratio=False, worst=True, wrong=True),
         Column("lost", "lost", 0, ratio=False),
         Column("elsewhere", "lost at other times", 0, ratio=False, worst=True, wrong=True),
         Column("errors", "wrong or unanswered", 0, ratio=False, worst=True, wrong=True),
         Column("replaced", "replaced, ms, worst", 0, worst=True),
-        Column("right", "answered right", 0, ratio=False, more=True),
         Column("p99", "p99, ms", 1),
         Column("slowest", "slowest, ms", 0, worst=True),
     ),
@@ -191,13 +187,11 @@ def kill_child(peer: Peer, params: Params) -> Samples:
         raise RuntimeError(f"not one right answer: {tally}")
     elsewhere = [at for at in tally.lost if not any(0 <= at - kill < DEATH_SECONDS for kill in killer.kills)]
     return {
-        "kills": [len(killer.kills)],
         "refused": [tally.refused],
         "lost": [len(tally.lost)],
         "elsewhere": [len(elsewhere)],
         "errors": [tally.wrong + tally.unanswered],
         "replaced": [(then - kill) * 1e3 for kill, then in zip(killer.kills, ready, strict=False)],
-        "right": [len(tally.latencies)],
         "p99": [percentile(tally.latencies, 0.99) * 1e3],
         "slowest": [max(tally.latencies) * 1e3],
     }

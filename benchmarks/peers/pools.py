@@ -59,17 +59,10 @@ def gevent_threads(workers: int, keep_alive: float) -> Any:
 
 
 class Pool:
-    """A peer's pool inside one cell.
-
-    `threads` is asked after the last result and while the pool is open. Every peer keeps its threads for
-    longer than a load lasts, so that count is the most there were; nothing is sampled while the clock runs.
-    """
+    """A peer's pool inside one cell."""
 
     sleep: Callable[[float], object] = staticmethod(time.sleep)
     submit: Callable[..., Any]
-
-    def __init__(self) -> None:
-        self._before = threading.active_count()
 
     def __enter__(self) -> Self:
         return self
@@ -110,9 +103,6 @@ class Pool:
         held.wait()
         return gate.set
 
-    def threads(self) -> int:
-        return threading.active_count() - self._before
-
     def close(self) -> None:
         pass
 
@@ -130,7 +120,7 @@ class PlainLoop(Pool):
     """No pool: each call at once, in the thread that asks."""
 
     def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__()
+        pass
 
     def burst(self, fn: Task, count: int) -> list[Any]:
         return [fn() for _ in range(count)]
@@ -146,7 +136,6 @@ class BareQueue(Pool):
     """Fixed workers on one SimpleQueue, results on another: no futures, no order, and a call must not raise."""
 
     def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__()
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.submit = self._calls.put
@@ -211,7 +200,6 @@ class PingPong(Pool):
     """One thread that waits for a lock, and the submitter for another: a hand-over there and back, and nothing else."""
 
     def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__()
         self._there, self._back = threading.Lock(), threading.Lock()
         self._there.acquire()
         self._back.acquire()
@@ -249,8 +237,7 @@ def _got(handles: list[Any]) -> list[Any]:
 class ExecutorPool(Pool):
     """Whatever has a way to submit, called `submit`, that gives something of which to `collect` the results.
 
-    `mapped` makes a list of what its map gave, `close` names what ends it, one after another, and `count` tells how
-    many threads there were, if `threading` does not know them.
+    `mapped` makes a list of what its map gave, and `close` names what ends it, one after another.
     """
 
     def __init__(
@@ -263,19 +250,14 @@ class ExecutorPool(Pool):
         collect: Callable[[list[Any]], list[Any]] = _results,
         mapped: Callable[[Any], list[Any]] = list,
         close: str = "shutdown",
-        count: Callable[[Any], int] | None = None,
     ) -> None:
-        super().__init__()
         self.executor = build(workers, keep_alive)
         self.submit = getattr(self.executor, submit)
         self.collect = collect  # type: ignore[method-assign]  # without a layer that would be measured
-        self._mapped, self._closing, self._counting = mapped, close, count
+        self._mapped, self._closing = mapped, close
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
         return self._mapped(self.executor.map(fn, items))
-
-    def threads(self) -> int:
-        return self._counting(self.executor) if self._counting else super().threads()
 
     def close(self) -> None:
         for name in self._closing.split():
@@ -290,18 +272,11 @@ class FuturesPool(ExecutorPool):
         return result
 
 
-def _ever_started(executor: Any) -> int:
-    """Never less than there were at once; the timekeeper is none of them."""
-    return max(int(executor.stats().started), len(executor._threads))
-
-
-EbbPool = functools.partial(FuturesPool, adaptive, count=_ever_started)
+EbbPool = functools.partial(FuturesPool, adaptive)
 PebblePool = functools.partial(
     FuturesPool, pebble, submit="schedule", mapped=lambda future: list(future.result()), close="close join"
 )
-GeventThreads = functools.partial(
-    ExecutorPool, gevent_threads, submit="spawn", collect=_got, close="kill", count=lambda pool: int(pool.size)
-)
+GeventThreads = functools.partial(ExecutorPool, gevent_threads, submit="spawn", collect=_got, close="kill")
 
 
 class MultiprocessingPool(ExecutorPool):
@@ -322,7 +297,6 @@ class Greenlets(Pool):
     """No threads: each call is a greenlet."""
 
     def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__()
         gevent = package("gevent")
         self.sleep = gevent.sleep
         self.submit = gevent.spawn
@@ -336,9 +310,6 @@ class Greenlets(Pool):
     def block(self) -> Callable[[], object]:
         return lambda: None  # a greenlet is pending until this thread gives way
 
-    def threads(self) -> int:
-        return 0
-
 
 class FastThreadPool(Pool):
     """fastthreadpool, or what has its names: no futures; results arrive on a deque, in any order.
@@ -350,7 +321,6 @@ class FastThreadPool(Pool):
     _PATIENCE_SECONDS = 60.0
 
     def __init__(self, module: str, workers: int, keep_alive: float) -> None:
-        super().__init__()
         self._pool = package(module).Pool(workers)
         self.submit = self._pool.submit
 
@@ -386,7 +356,6 @@ class Offloaded(Pool):
     """What is awaited, on one loop that lives as long as the pool."""
 
     def __init__(self, offload: Offload, workers: int, keep_alive: float) -> None:
-        super().__init__()
         self._runner, self._opened = asyncio.Runner(), AsyncExitStack()
         self._run = self._runner.run
         self._call = self._run(self._opened.enter_async_context(offload(workers)))
@@ -405,7 +374,7 @@ class Offloaded(Pool):
 
 
 class Hypertile(Offloaded):
-    """hypertile's, whose threads are unknown to `threading`."""
+    """hypertile's, which has a map of its own."""
 
     async def _map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[object]:
         results: list[object] = await package("hypertile").gather_to_thread(fn, items)
@@ -414,16 +383,12 @@ class Hypertile(Offloaded):
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
         return self._run(self._map(fn, items))
 
-    def threads(self) -> int:
-        return int(package("hypertile").worker_count())
-
 
 class TaskThreads(Pool):
     """Tasks of a loop, of anyio or trio, that hand their calls to threads: every burst starts and ends a loop."""
 
     def __init__(self, module: str, workers: int, keep_alive: float) -> None:
-        super().__init__()
-        self._module, self._workers, self._most = package(module), workers, 0
+        self._module, self._workers = package(module), workers
 
     def burst(self, fn: Task, count: int) -> list[Any]:
         return list(self._module.run(self._burst, fn, count))
@@ -438,9 +403,4 @@ class TaskThreads(Pool):
         async with task_group(self._module) as group:
             for _ in range(count):
                 group.start_soon(call)
-        self._most = max(self._most, threading.active_count() - self._before)
         return results
-
-    def threads(self) -> int:
-        """The most there were at the end of a burst: the threads end with the loop."""
-        return self._most

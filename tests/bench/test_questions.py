@@ -123,8 +123,6 @@ def test_pools_give_every_result(name: str) -> None:
     with build(3, 10.0) as pool:
         assert pool.burst(lambda: 7, 20) == [7] * 20
         assert pool.one(lambda: 8) == 8
-        most = {"loop": 0, "multiprocessing": 3 + 3}.get(name, 3)
-        assert (0 if name == "loop" else 1) <= pool.threads() <= most
     with build(3, 10.0) as pool:
         mapped = pool.map(lambda item: item + 1, range(5))
         assert mapped == ([[1, 2, 3, 4, 5]] if name == "simplequeue" else [1, 2, 3, 4, 5])
@@ -137,7 +135,6 @@ def test_what_is_awaited_gives_every_result() -> None:
     before = threading.active_count()
     with Offloaded(ways.run_in_executor(stdlib), 3, 10.0) as pool:
         assert pool.burst(lambda: 7, 20) == [7] * 20
-        assert 1 <= pool.threads() <= 3
     assert threading.active_count() <= before
 
 
