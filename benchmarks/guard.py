@@ -22,7 +22,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -303,17 +303,17 @@ def interpreter() -> str:
     return " ".join(filter(None, parts))
 
 
-def kept() -> dict[str, dict[str, Figures]]:
-    """Return the kept figures: for each interpreter, for each core."""
-    found: dict[str, dict[str, Figures]] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+def kept() -> dict[str, Figures]:
+    """Return the kept figures, for each interpreter and core."""
+    found: dict[str, Figures] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
     return found
 
 
-def keep(core: str, figures: Mapping[str, float]) -> None:
-    """Write the figures of one core in place of those that were kept for this interpreter."""
-    found = kept()
-    found.setdefault(interpreter(), {})[core] = {name: round(count) for name, count in figures.items()}
-    KEPT.write_text(json.dumps(found, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+def keep(name: str, figures: Figures) -> None:
+    """Write the figures of an interpreter and core in place of those that were kept."""
+    found = kept() | {name: {load: round(count) for load, count in figures.items()}}
+    lines = [f"{json.dumps(each)}: {json.dumps(found[each], sort_keys=True)}" for each in sorted(found)]
+    KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def exceeding(figures: Figures, before: Figures) -> list[str]:
@@ -323,20 +323,21 @@ def exceeding(figures: Figures, before: Figures) -> list[str]:
 
 def guard(core: str, update: bool) -> int:
     """Count all loads on one core, and say what came of it; return how many take too many instructions."""
-    before, figures = kept().get(interpreter(), {}).get(core, {}), instructions(core, LOADS)
+    name = f"{core} core, {interpreter()}"
+    before, figures = kept().get(name, {}), instructions(core, LOADS)
     for _ in range(0 if update else _AGAIN):
         # Where threads have to wait for each other they take more instructions, and never fewer.
         if over := exceeding(figures, before):
-            figures |= {load: min(figures[load], count) for load, count in instructions(core, over).items()}
-    print(f"{core} core, {interpreter()}")
+            figures |= {each: min(figures[each], count) for each, count in instructions(core, over).items()}
+    print(name)
     over = [] if update else exceeding(figures, before)
-    for name, count in figures.items():
-        was = f", {count / before[name] - 1:+.1%} of {before[name]:,.0f}" if name in before else ""
-        print(f"  {LOADS[name].label}: {count:,.0f} instructions{was}")
-        if name in over:
-            print(f"  TOO MANY: {count - before[name]:,.0f} more; {LOADS[name].tolerance:.0%} is the most it may be")
+    for load, count in figures.items():
+        was = f", {count / before[load] - 1:+.1%} of {before[load]:,.0f}" if load in before else ""
+        print(f"  {LOADS[load].label}: {count:,.0f} instructions{was}")
+        if load in over:
+            print(f"  TOO MANY: {count - before[load]:,.0f} more; {LOADS[load].tolerance:.0%} is the most it may be")
     if update:
-        keep(core, figures)
+        keep(name, figures)
         print(f"  kept in {KEPT.name}")
     elif not before:
         print("  no figures are kept for this interpreter: nothing to compare with (--update keeps these)")

@@ -366,7 +366,7 @@ def answers(port: int, target: str, expected: bytes, seconds: float = 30.0) -> N
     """
     with Clients(port, 1, target, expected) as clients:
         if clients.burst(seconds).errors:
-            raise RuntimeError(f"the server did not answer within {seconds:g} s")
+            raise RuntimeError(f"no right answer at {target} within {seconds:g} s")
 
 
 @dataclass(slots=True)

@@ -148,14 +148,22 @@ def _serve_child(directory: str, child: Any) -> None:
     child.serve(_pool_server().from_socket(child.listener, functools.partial(Pages, directory=directory)))
 
 
-class _Announcing(logging.Handler):
-    """Prints the port once every child is ready; without a listener it is the one that the log names first."""
+class _Log(logging.Handler):
+    """Prints the port once every child is ready; writes what is said to `path`, or else shows warnings.
 
-    def __init__(self, processes: int, port: int | None) -> None:
-        super().__init__()
+    Without a listener the port is the one that is named first; each line begins with the time of day in seconds.
+    """
+
+    def __init__(self, path: str, processes: int, port: int | None) -> None:
+        super().__init__(logging.INFO)
+        self._file = open(path, "a", buffering=1) if path else None  # noqa: SIM115  (as long as the process)
         self._missing, self._port = processes, port
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self._file:
+            self._file.write(f"{record.created:.6f} {record.getMessage()}\n")
+        elif record.levelno >= logging.WARNING:
+            sys.stderr.write(f"{record.getMessage()}\n")
         if self._port is None and (address := getattr(record, "address", None)) is not None:
             self._port = int(str(address).rpartition(":")[2])
         if getattr(record, "event", "") == "child_ready":
@@ -164,21 +172,11 @@ class _Announcing(logging.Handler):
                 announce(self._port or 0)
 
 
-def _log(path: str, announcing: _Announcing) -> None:
-    """Has the watchdog's events written to `path`, each after the time of day in seconds; else its warnings shown."""
-    logger = logging.getLogger("ebbpool.prefork")
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    handler = logging.FileHandler(path) if path else logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(created).6f %(message)s"))
-    handler.setLevel(logging.INFO if path else logging.WARNING)
-    logger.addHandler(handler)
-    logger.addHandler(announcing)
-
-
 def _prefork(directory: str, log: str = "", processes: str = _ALL, reuse_port: bool = False) -> None:
     listener = None if reuse_port else _listener()
-    _log(log, _Announcing(int(processes), listener.getsockname()[1] if listener else None))
+    logging.basicConfig(
+        level=logging.INFO, handlers=[_Log(log, int(processes), listener.getsockname()[1] if listener else None)]
+    )
     status = package("ebbpool.prefork").run(
         functools.partial(_serve_child, directory),
         bind=listener or ("127.0.0.1", 0),

@@ -277,7 +277,7 @@ def test_what_ab_reports() -> None:
 def test_a_wrong_page_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "computed", lambda: b"something else\n")
     monkeypatch.setattr(shutil, "which", lambda name, **others: name)
-    with pytest.raises(RuntimeError, match="a wrong page at /computing"):
+    with pytest.raises(RuntimeError, match="no right answer at /computing"):
         load_question("web_server").measure(
             peer_named("web-threading"), {"page": "computing", "requests": 2, "at a time": 1}
         )

@@ -15,7 +15,7 @@ from support.benchmark import ROOT, question_of, run_of
 from benchmarks.__main__ import main
 from benchmarks.engine.model import Column, percentile
 from benchmarks.engine.results import Answers, Figure, Noise, Run, figure_of
-from benchmarks.report import marks, pages, quoted, tables
+from benchmarks.report import marks, pages, tables
 
 WHERE = {"workers": 2}
 US = Column("us", "µs")
@@ -213,8 +213,8 @@ def test_a_table_of_quoted_figures_has_intervals_and_the_rival_that_wins_first(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = ("submit_collect", "us", {"workers": 4}, "ebbpool")
-    rows = [quoted.Row("a task", *task, rival, rival) for rival in ("stdlib", "simplequeue")]
-    monkeypatch.setitem(quoted.TABLES, "few", rows)
+    rows = [marks.Row("a task", *task, rival, rival) for rival in ("stdlib", "simplequeue")]
+    monkeypatch.setitem(marks.TABLES, "few", rows)
     text, _, unknown = marks.put_in("one\n\n<!-- = table few --><!-- / -->\n", runs)
     assert not unknown
     assert marks.put_in(text, runs) == (text, [], [])
@@ -226,18 +226,18 @@ def test_a_table_of_quoted_figures_has_intervals_and_the_rival_that_wins_first(
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        (quoted.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "pebble", "pebble"), "lacks pebble"),
-        (quoted.Row("a", "echo", "us", {}, "ebbpool", "stdlib", "stdlib"), "no run has bench echo"),
-        (quoted.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "stdlib", "stdlib", "single"), "one round"),
-        (quoted.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "stdlib", "stdlib", "close"), "the noise"),
+        (marks.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "pebble", "pebble"), "lacks pebble"),
+        (marks.Row("a", "echo", "us", {}, "ebbpool", "stdlib", "stdlib"), "no run has bench echo"),
+        (marks.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "stdlib", "stdlib", "single"), "one round"),
+        (marks.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "stdlib", "stdlib", "close"), "the noise"),
     ],
 )
 def test_a_figure_that_cannot_be_judged_is_not_quoted(
-    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: quoted.Row, complaint: str
+    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: marks.Row, complaint: str
 ) -> None:
     runs["single"] = run_of(tmp_path / "single.json", ebbpool=(1.0,), stdlib=(8.0,))
     runs["close"] = run_of(tmp_path / "close.json", ebbpool=(1.0, 1.2, 0.8), stdlib=(1.1, 1.3, 0.9))
-    monkeypatch.setitem(quoted.TABLES, "few", [row])
+    monkeypatch.setitem(marks.TABLES, "few", [row])
     _, _, (unknown,) = marks.put_in("It is <!-- = table few --><!-- / -->\n", runs)
     assert complaint in unknown
 
