@@ -60,11 +60,7 @@ async def _watch(client: Connection, samples: list[Sample]) -> None:
 
 
 async def run_one(side: str, name: str, load: Load, requests: Sequence[Request], loaded: asyncio.Event) -> Run:
-    """Serve the load in a fresh process, then watch until the server's threads have had time to leave.
-
-    Raises:
-        RuntimeError: The server failed.
-    """
+    """Serve the load in a fresh process, then watch until the server's threads have had time to leave."""
     with ExitStack() as stack:
         try:
             print(f"{name}: starting", flush=True)
@@ -96,9 +92,6 @@ async def run(case: str, quick: bool) -> list[Run]:
 
     A server starts as soon as the one before it is out of work and has only its idle threads to be watched; quickly,
     where no figure means anything, all start at once.
-
-    Raises:
-        RuntimeError: A server failed.
     """
     from benchmarks.demo import app
 

@@ -250,11 +250,7 @@ class Run:
 
 
 def read(path: Path) -> dict[str, Run]:
-    """Return the runs in a file, by name.
-
-    Raises:
-        ValueError: It was written by another version of this programme.
-    """
+    """Return the runs in a file, by name."""
     documents = json.loads(path.read_text(encoding="utf-8"))
     if "format" in documents:
         raise ValueError(f"{path}: a run without a name; this programme reads files that have runs by name")

@@ -218,18 +218,18 @@ def run(
             yield document
 
 
-def _written(document: dict[str, Any]) -> str:
+def _written(document: Mapping[str, Any]) -> str:
     parts = []
     for name, question in document["questions"].items():
         lines = ",\n".join(json.dumps(cell, ensure_ascii=False, separators=(",", ":")) for cell in question["cells"])
         head = json.dumps({key: value for key, value in question.items() if key != "cells"}, ensure_ascii=False)[:-1]
         parts.append(f'{json.dumps(name)}: {head}, "cells": [\n{lines}\n]}}')
-    text = json.dumps(document | {"questions": {}}, indent=1, ensure_ascii=False)
+    text = json.dumps({**document, "questions": {}}, indent=1, ensure_ascii=False)
     joined = ",\n".join(parts)
     return text.replace('"questions": {}', f'"questions": {{\n{joined}\n}}')
 
 
-def save(path: Path, documents: Mapping[str, dict[str, Any]]) -> None:
+def save(path: Path, documents: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the JSON of some runs, by name, a line for each cell."""
     path.parent.mkdir(parents=True, exist_ok=True)
     runs = ",\n".join(f"{json.dumps(name)}: {_written(document)}" for name, document in documents.items())

@@ -37,11 +37,7 @@ class Ab:
 
 
 def parse_ab(text: str, cpu_seconds: float = 0.0) -> Ab:
-    """Read the report that `ab` writes to stdout.
-
-    Raises:
-        ValueError: It is none, or not complete.
-    """
+    """Read the report that `ab` writes to stdout; ValueError if it is none, or not complete."""
     told = {"Non-2xx responses": "0"} | dict(re.findall(r"^([A-Z][\w -]+):\s+([0-9.]+)", text, re.MULTILINE))
     try:
         return Ab(
@@ -60,12 +56,7 @@ def parse_ab(text: str, cpu_seconds: float = 0.0) -> Ab:
 
 
 def ab(port: int, target: str, *, requests: int, concurrency: int, timeout: float = 60.0) -> Ab:
-    """Run `ab` against a server on this machine, which may take, as any wait for a response, so many seconds.
-
-    Raises:
-        Unavailable: `ab` is not installed.
-        subprocess.SubprocessError: It gave up, or took longer.
-    """
+    """Run `ab` against a server on this machine, which may take, as any wait for a response, so many seconds."""
     flags = ["-q", "-r", "-n", str(requests), "-c", str(concurrency), "-s", str(max(1, round(timeout)))]
     command = [program("ab", " (Debian: apache2-utils)"), *flags, f"http://127.0.0.1:{port}{target}"]
     before = os.times()

@@ -45,11 +45,7 @@ class BadResponse(Exception):
 
 
 def parse_head(head: bytes) -> tuple[int, int]:
-    """Return the status of a response, and how long its body is.
-
-    Raises:
-        BadResponse: It is not HTTP/1.1, or has no content-length.
-    """
+    """Return the status of an HTTP/1.1 response, and how long it says that its body is; else it is a `BadResponse`."""
     length = _LENGTH.search(head)
     if head[:9] != b"HTTP/1.1 " or not head[9:12].isdigit() or length is None:
         raise BadResponse(repr(head))
@@ -57,11 +53,7 @@ def parse_head(head: bytes) -> tuple[int, int]:
 
 
 def take_response(received: bytes) -> tuple[int, bytes, bytes] | None:
-    """Return status and body of the first response in `received`, and what follows it; None while it is incomplete.
-
-    Raises:
-        BadResponse: It is not HTTP/1.1, or has no content-length.
-    """
+    """Return status and body of the first response in `received`, and what follows it; None while it is incomplete."""
     end = received.find(END_OF_HEAD)
     if end < 0:
         return None
@@ -94,12 +86,7 @@ class Connection:
         return self._reader.at_eof()
 
     async def get(self, text: bytes) -> tuple[int, bytes]:
-        """Send a request, and return the status and the body of the response.
-
-        Raises:
-            BadResponse: It is not HTTP/1.1, or has no content-length.
-            OSError: The connection ended before.
-        """
+        """Send a request, and return the status and the body of the response; OSError if the connection ends before."""
         try:
             self._writer.write(text)
             status, length = parse_head(await self._reader.readuntil(END_OF_HEAD))
@@ -141,11 +128,7 @@ class Answered:
         return end
 
     def rate(self, count: int | None = None) -> Samples:
-        """Return how many answers came a second, how busy the clients were (%), and the server's µs for each, unless 0.
-
-        Raises:
-            RuntimeError: There was none.
-        """
+        """Return how many answers came a second, how busy the clients were (%), and the server's µs for each, if known."""
         count = len(self.latencies) if count is None else count
         if not count:
             raise RuntimeError(f"not one right answer, {self.errors} wrong ones, {self.unanswered} that never came")
@@ -182,11 +165,7 @@ class Client:
             raise OSError("the socket takes no whole request")
 
     def receive(self) -> bool | None:
-        """Return whether the answer is right; None while it is not complete.
-
-        Raises:
-            OSError, BadResponse: The connection is of no more use.
-        """
+        """Return whether the answer is right; None while it is not complete. An error ends the connection."""
         data = self.socket.recv(_RECEIVE)
         if not data:
             raise ConnectionResetError("the server closed the connection")
@@ -359,11 +338,7 @@ class Reconnecting(Clients):
 
 
 def answers(port: int, target: str, expected: bytes, seconds: float = 30.0) -> None:
-    """Ask once.
-
-    Raises:
-        RuntimeError: The server does not answer rightly in so many seconds.
-    """
+    """Ask once, and raise an error if there is no right answer within so many seconds."""
     with Clients(port, 1, target, expected) as clients:
         if clients.burst(seconds).errors:
             raise RuntimeError(f"no right answer at {target} within {seconds:g} s")

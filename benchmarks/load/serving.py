@@ -166,11 +166,7 @@ class Watch(Beside):
 
 
 def wait_for(condition: Callable[[], object], timeout: float, what: str) -> None:
-    """Looks every millisecond until `condition` holds.
-
-    Raises:
-        RuntimeError: it did not within `timeout` seconds.
-    """
+    """Looks every millisecond until `condition` holds, for so many seconds at most."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

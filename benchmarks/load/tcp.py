@@ -177,11 +177,7 @@ def attack(port: int, count: int, what: str, interval: float, seconds: float, te
 
 @contextmanager
 def trickling(port: int, count: int, what: str, seconds: float, interval: float = 1.0) -> Iterator[Report]:
-    """Attack from a process of its own, from the time it has connected on; yield what is filled in at the end.
-
-    Raises:
-        EOFError: It ended before it had begun.
-    """
+    """Attack from a process of its own, from the time it has connected on; yield what is filled in at the end."""
     heard, tell = multiprocessing.Pipe(duplex=False)
     arguments = (port, count, what, interval, seconds, tell)
     process = multiprocessing.get_context("spawn").Process(target=attack, args=arguments, daemon=True)

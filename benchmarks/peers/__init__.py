@@ -12,11 +12,7 @@ class Unavailable(Exception):
 
 
 def package(name: str) -> Any:
-    """Return a module that may not be installed.
-
-    Raises:
-        Unavailable: It cannot be imported.
-    """
+    """Return a module that may not be installed: `Unavailable` says so."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -24,11 +20,7 @@ def package(name: str) -> Any:
 
 
 def program(name: str, hint: str = "") -> str:
-    """Return the path of a program that may not be installed.
-
-    Raises:
-        Unavailable: It is not; `hint` says how it is called elsewhere.
-    """
+    """Return the path of a program that may not be installed; `hint` says how it is called elsewhere."""
     found = shutil.which(name)
     if found is None:
         raise Unavailable(f"{name} is not installed{hint}")

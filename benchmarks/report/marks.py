@@ -124,11 +124,7 @@ def table(name: str, runs: Mapping[str, Run]) -> str:
 
 
 def found(asked: str, runs: Mapping[str, Run]) -> str:
-    """Return what an expression stands for.
-
-    Raises:
-        Unknown: The runs do not have it, or it is not one figure.
-    """
+    """Return what an expression stands for; an error if the runs do not have it, or it is not one figure."""
     words = shlex.split(asked)
     name = words.pop(0)[1:] if words and words[0].startswith("@") else pages.MAIN
     if name not in runs:

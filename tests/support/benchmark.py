@@ -19,20 +19,13 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.engine.model import Column, Question  # noqa: E402
 from benchmarks.engine.results import Run, read  # noqa: E402
 from benchmarks.engine.runner import FORMAT, save  # noqa: E402
-from benchmarks.peers import Unavailable  # noqa: E402
 from benchmarks.peers.table import peer_named  # noqa: E402
 
 
 def importable(name: str) -> None:
     """Skip what needs something that is not installed here; which core runs does not matter."""
-    peer = peer_named(name)
-    for module in peer.modules:
+    for module in peer_named(name).modules:
         pytest.importorskip(module)
-    try:
-        if peer.needs is not None:
-            peer.needs()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
 
 
 def question_of(*columns: Column, **others: Any) -> Question:
