@@ -128,7 +128,7 @@ class Answered:
         return end
 
     def rate(self, count: int | None = None) -> Samples:
-        """Return how many answers came a second, how busy the clients were (%), and the server's µs for each, if known."""
+        """Return how many answers came a second, how busy the clients were (%), and the server's µs for each."""
         count = len(self.latencies) if count is None else count
         if not count:
             raise RuntimeError(f"not one right answer, {self.errors} wrong ones, {self.unanswered} that never came")

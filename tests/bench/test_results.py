@@ -200,9 +200,22 @@ def test_a_mark_is_looked_up(runs: dict[str, Run], asked: str, expected: str) ->
         ("machine colour", "nothing is known of 'colour'"),
         ("submit_collect 'ebbpool", "No closing quotation"),
         ("what", "neither a figure"),
+        ("table nowhere", "no table 'nowhere'"),
+        ("table pebble", "lacks pebble"),
+        ("table echo", "no run has bench echo"),
+        ("table single", "one round"),
+        ("table close", "the noise"),
     ],
 )
-def test_a_mark_that_means_nothing_is_named(runs: dict[str, Run], asked: str, complaint: str) -> None:
+def test_a_mark_that_means_nothing_is_named_and_a_row_that_cannot_be_judged_not_quoted(
+    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, complaint: str
+) -> None:
+    runs["single"] = run_of(tmp_path / "single.json", ebbpool=(1.0,), stdlib=(8.0,))
+    runs["close"] = run_of(tmp_path / "close.json", ebbpool=(1.0, 1.2, 0.8), stdlib=(1.1, 1.3, 0.9))
+    row = marks.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "stdlib", "stdlib")
+    of = {"pebble": {"rival": "pebble"}, "echo": {"question": "echo"}, "single": {"run": "single"}}
+    for name, other in (of | {"close": {"run": "close"}}).items():
+        monkeypatch.setitem(marks.TABLES, name, [row._replace(**other)])
     text = f"one\nit is <!-- = {asked} -->7<!-- / -->\n"
     same, different, (unknown,) = marks.put_in(text, runs)
     assert (same, different) == (text, [])
@@ -221,25 +234,6 @@ def test_a_table_of_quoted_figures_has_intervals_and_the_rival_that_wins_first(
     first, second = re.findall(r"\| a task \| (.*?) \|\n", text)
     assert re.fullmatch(r"\*\*0\.5\*\*, simplequeue \| 1\.0 \| 0\.50 \(0\.4\d to 0\.5\d\)", first)
     assert re.fullmatch(r"8\.0, stdlib \| \*\*1\.0\*\* \| 8\.0 \(7\.\d to 8\.\d\)", second)
-
-
-@pytest.mark.parametrize(
-    ("row", "complaint"),
-    [
-        (marks.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "pebble", "pebble"), "lacks pebble"),
-        (marks.Row("a", "echo", "us", {}, "ebbpool", "stdlib", "stdlib"), "no run has bench echo"),
-        (marks.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "stdlib", "stdlib", "single"), "one round"),
-        (marks.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "stdlib", "stdlib", "close"), "the noise"),
-    ],
-)
-def test_a_figure_that_cannot_be_judged_is_not_quoted(
-    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: marks.Row, complaint: str
-) -> None:
-    runs["single"] = run_of(tmp_path / "single.json", ebbpool=(1.0,), stdlib=(8.0,))
-    runs["close"] = run_of(tmp_path / "close.json", ebbpool=(1.0, 1.2, 0.8), stdlib=(1.1, 1.3, 0.9))
-    monkeypatch.setitem(marks.TABLES, "few", [row])
-    _, _, (unknown,) = marks.put_in("It is <!-- = table few --><!-- / -->\n", runs)
-    assert complaint in unknown
 
 
 def test_a_mark_without_its_end_is_named_and_one_in_a_fence_is_left_alone(runs: dict[str, Run]) -> None:
