@@ -148,7 +148,7 @@ def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -
         Watch(server, period=0.25) as watch,
     ):
         answered = clients.load(warm_up, seconds)
-        unanswered = [wait for wait in clients.waits() if wait > LONG_WAIT_SECONDS]
+        unanswered = [wait for wait in clients.waits() if wait > min(LONG_WAIT_SECONDS, seconds)]
     return Ordinary(answered.latencies + unanswered, answered.errors, watch.threads, watch.memory)
 
 
