@@ -418,7 +418,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run the benchmarks, or look at runs: ``-- --quick``, ``-- submit map``, ``-- compare OLD NEW``; -- --help."""
+    """Run the benchmarks, or look at runs: ``-- --quick``, ``-- submit map``, ``-- show RUN``; -- --help."""
     install_what_can_be(session, *group("bench"))
     try:
         # It imports Cython in its setup.py and does not say so.

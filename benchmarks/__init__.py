@@ -1,14 +1,14 @@
 """How fast ebbpool is beside its rivals: `python -m benchmarks` asks the questions.
 
-- `tasks.py`, `loops.py`, `tcp.py` and so on hold the questions of one kind: what is measured, of whom and how.
-  `engine/model.py` names them all.
+- `tasks.py`, `loops.py`, `tcp.py` and so on hold the questions of one kind: what is measured, and of whom;
+  docs/performance/questions.md says how. `engine/model.py` names them all.
 - `engine/` measures each cell of a question in a fresh process, the peers in turn, and reads what came of it.
 - `peers/` has the rivals: `table.py` names each once, `pools.py` and `ways.py` give them one face.
 - `servers/` has the programs that are loaded, each in a process of its own.
-- `load/` has the clients, every answer of which is looked at, and the work that a pool is given.
-- `report/` writes tables and pages, and compares two runs.
+- `load/` has the clients, every answer of which is looked at.
+- `report/` writes tables and pages.
 - `demo/` is a programme of its own: whole servers with and without ebbpool, `python -m benchmarks.demo`.
-- `guard/` counts instructions, `python -m benchmarks.guard`.
+- `guard.py` counts instructions, `python -m benchmarks.guard`.
 
 It is run from the root of the repository and is no part of the installed package.
 """

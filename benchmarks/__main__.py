@@ -1,6 +1,6 @@
 """Asks the questions: `python -m benchmarks [question ...]` from the root of the repository.
 
-Runs are looked at with `show RUN`, `compare OLD NEW`, `publish RUN` and `figures --check`.
+Runs are looked at with `show RUN`, `publish RUN` and `figures --check`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from benchmarks import ROOT, processors
 from benchmarks.engine import runner
 from benchmarks.engine.model import QUESTIONS, Settings, load_question
-from benchmarks.engine.results import Run
+from benchmarks.engine.results import read
 from benchmarks.peers.table import PEERS
-from benchmarks.report import compare, marks, pages, tables
+from benchmarks.report import marks, pages, tables
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def question_named(text: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="ebbpool beside its rivals; `show`, `compare`, `publish` and `figures` look at runs",
+        description="ebbpool beside its rivals; `show`, `publish` and `figures` look at runs",
     )  # fmt: skip
     parser.add_argument(
         "questions", nargs="*", type=question_named, metavar="question",
@@ -98,66 +98,51 @@ def _measure(argv: Sequence[str]) -> int:
         done += 1
         print(f"[{done}/{total}] {text}", file=sys.stderr, flush=True)
 
-    path = asked.out / f"{time.strftime('%Y%m%d-%H%M%S')}{'-pinned' if asked.pin else ''}.json"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}{'-pinned' if asked.pin else ''}"
+    path = asked.out / f"{name}.json"
     for document in runner.run(questions, settings, announce, asked.minutes * 60):
         # After each round: what was measured is there however the run ends.
-        runner.save(path, document)
-    run = Run.read(path)
+        runner.save(path, {name: document})
+    run = read(path)[name]
     print(tables.show(run), f"samples: {path}", sep="\n\n")
     return 1 if any(answers.broken() for answers in run.answers.values()) else 0
 
 
-def _show(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks show", description="print all tables of a run")
-    parser.add_argument("run", type=Path, help="the JSON of a run")
-    print(tables.show(Run.read(parser.parse_args(argv).run)))
-    return 0
-
-
-def _compare(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks compare", description="what moved between two runs beyond the noise"
+def _look(argv: Sequence[str]) -> int:
+    """Look at runs."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    commands = parser.add_subparsers(dest="command", required=True)
+    show = commands.add_parser("show", description="print all tables of the runs")
+    show.add_argument("runs", type=Path, help="the JSON of one run or more")
+    publish = commands.add_parser(
+        "publish", description="copy a run to docs/evidence, and write the page on performance and the figures in docs"
     )
-    parser.add_argument("old", type=Path, help="the JSON of a run")
-    parser.add_argument("new", type=Path, help="the JSON of a later one")
-    asked = parser.parse_args(argv)
-    print(*compare.told(Run.read(asked.old), Run.read(asked.new)), sep="\n")
-    return 0
-
-
-def _publish(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks publish",
-        description="copy a run to docs/evidence, and write the pages on performance and the figures in docs",
-    )
-    parser.add_argument("run", type=Path, help="the JSON of a run")
-    parser.add_argument(
+    publish.add_argument("run", type=Path, help="the JSON of a run")
+    publish.add_argument(
         "--name", default=pages.MAIN, help=f"its name there ({pages.MAIN}: the run that figures are of)"
     )
-    asked = parser.parse_args(argv)
-    text = asked.run.read_text(encoding="utf-8")
-    (pages.EVIDENCE / f"{asked.name}.json").write_text(text, encoding="utf-8")
-    return _figures(["--write"])
-
-
-def _figures(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks figures", description=marks.__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    does = parser.add_mutually_exclusive_group(required=True)
+    figures = commands.add_parser(
+        "figures", description=marks.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    does = figures.add_mutually_exclusive_group(required=True)
     does.add_argument("--check", action="store_true", help="fail if README or docs differ from docs/evidence")
     does.add_argument("--write", action="store_true", help="make them the same")
-    complaints = marks.check(parser.parse_args(argv).write)
+    asked = parser.parse_args(argv)
+    if asked.command == "show":
+        print(*map(tables.show, read(asked.runs).values()), sep="\n\n")
+        return 0
+    if asked.command == "publish":
+        (run,) = read(asked.run).values()
+        pages.publish(run, asked.name)
+    complaints = marks.check(asked.command == "publish" or asked.write)
     print(*complaints, sep="\n" if complaints else "", file=sys.stderr)
     return 1 if complaints else 0
-
-
-_LOOKING = {"show": _show, "compare": _compare, "publish": _publish, "figures": _figures}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status: 1 if a cell failed, ran out of time or has wrong answers of ours, 0 otherwise."""
     argv = sys.argv[1:] if argv is None else argv
-    return _LOOKING[argv[0]](argv[1:]) if argv and argv[0] in _LOOKING else _measure(argv)
+    return (_look if argv[:1] and argv[0] in ("show", "publish", "figures") else _measure)(argv)
 
 
 if __name__ == "__main__":

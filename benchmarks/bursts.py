@@ -14,20 +14,17 @@ from typing import Any
 
 from benchmarks.engine.model import Column, Params, Question, Samples, compute, timed
 from benchmarks.load.serving import Server
-from benchmarks.peers import go, package, ways
+from benchmarks.peers import package, ways
 from benchmarks.peers.peer import Peer
-from benchmarks.peers.pools import Pool
+from benchmarks.peers.pools import Pool, task_group
 from benchmarks.peers.table import POOLS
 
-_COLUMNS = (
-    Column("ms", "ms for all", 1),
-    Column("threads", "most threads", 0, ratio=False, worst=True),
-)
+_COLUMNS = (Column("ms", "ms for all", 1),)
 _SLEEPS = {"tasks": 200, "sleep": 0.05}
 
 
 def _once(peer: Peer, params: Params, work: Callable[[Pool], object]) -> Samples:
-    """Time `work` on a pool that is built for it, and count its threads."""
+    """Time `work` on a pool that is built for it."""
     pools: list[Pool] = []
 
     def build_and_work() -> None:
@@ -35,21 +32,17 @@ def _once(peer: Peer, params: Params, work: Callable[[Pool], object]) -> Samples
         work(pools[0])
 
     (seconds,) = timed(build_and_work, 1, warm_ups=0)
-    with pools[0] as pool:
-        return {"ms": [seconds * 1e3], "threads": [pool.threads()]}
+    pools[0].close()
+    return {"ms": [seconds * 1e3]}
 
 
 @Question(
     title="Burst of sleeps on a cold pool",
-    method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
-    "anyio and trio: the start of the event loop is part of it",
     columns=_COLUMNS,
     peers=POOLS,
     variants=({"workers": 200},),
     sizes=_SLEEPS,
     rounds_factor=5 / 3,
-    floor="the 50 ms of the sleep",
-    limits="the time to start 200 threads, some 60 µs each, beside a GIL that they all want",
 )
 def cold_burst(peer: Peer, params: Params) -> Samples:
     """200 tasks that sleep 50 ms, all at once, on a cold pool of at most 200: when is the last one done?"""
@@ -58,15 +51,11 @@ def cold_burst(peer: Peer, params: Params) -> Samples:
 
 @Question(
     title="Map of sleeps on a cold pool",
-    method="from building the pool to the last result, once a process; the floor is the 50 ms of the sleep; "
-    "fastthreadpool's threads end with its map",
     columns=_COLUMNS,
     peers="ebbpool ebbpool-pure stdlib multiprocessing fastthreadpool",
     variants=({"by": "map", "workers": 200}, {"by": "submit", "workers": 200}),
     sizes=_SLEEPS,
     rounds_factor=5 / 3,
-    floor="the 50 ms of the sleep",
-    limits="the time to start 200 threads",
 )
 def cold_map(peer: Peer, params: Params) -> Samples:
     """200 items that sleep 50 ms, by `map` and one by one, on a cold pool of at most 200: when is the last one done?"""
@@ -80,17 +69,12 @@ def cold_map(peer: Peer, params: Params) -> Samples:
 
 @Question(
     title="Computing tasks of 5 ms",
-    method="a loop of so many turns as take 5 ms in the parent, counted once and the same in every cell; "
-    "a cold pool; at most 64 threads, and 2 for the standard library's too",
     columns=_COLUMNS,
     peers=f"loop {POOLS}",
     variants=lambda peer, settings: [{"workers": 64}, {"workers": 2}] if peer == "stdlib" else [{"workers": 64}],
     sizes={"tasks": 100},
-    quick={"tasks": 40},
     turns=0.005,
     free="workers",
-    floor="100 times 5 ms, divided by the processors if there is no GIL",
-    limits="the GIL: more threads than processors only add switches",
 )
 def computing(peer: Peer, params: Params) -> Samples:
     """100 tasks that compute for 5 ms each, on pools that may have 64 threads: do more threads make it slower?"""
@@ -98,7 +82,7 @@ def computing(peer: Peer, params: Params) -> Samples:
     return _once(peer, params, lambda pool: pool.burst(lambda: compute(turns), params["tasks"]))
 
 
-Blocked = Callable[[ExitStack, int, float], dict[str, Any] | None]
+Blocked = Callable[[ExitStack, int, float], None]
 """Has so many tasks wait for so many seconds; what closes the pool, after the clock, goes to the stack."""
 
 
@@ -128,12 +112,12 @@ def _gevent(threads: bool, after: ExitStack, count: int, seconds: float) -> None
     gevent.joinall([spawn(seconds) for _ in range(count)], raise_error=True)
 
 
-def _on_loop(name: str, call: Callable[[], Callable[..., Any]] = lambda: asyncio.to_thread) -> Blocked:
+def _on_loop(offload: ways.Offload, name: str = "asyncio", workers: int = 0) -> Blocked:
     """All gathered on a loop of its own."""
 
     async def gather(count: int, seconds: float) -> None:
-        wait = call()
-        await asyncio.gather(*[wait(time.sleep, seconds) for _ in range(count)])
+        async with offload(workers) as call:
+            await asyncio.gather(*[call(partial(time.sleep, seconds)) for _ in range(count)])
 
     def run(after: ExitStack, count: int, seconds: float) -> None:
         runner = after.enter_context(asyncio.Runner(loop_factory=lambda: package(name).new_event_loop()))
@@ -142,31 +126,17 @@ def _on_loop(name: str, call: Callable[[], Callable[..., Any]] = lambda: asyncio
     return run
 
 
-def _asgiref() -> Callable[..., Any]:
+def _asgiref(workers: int) -> ways.Call:
     sync_to_async = package("asgiref.sync").sync_to_async
-    return lambda fn, *args: sync_to_async(fn, thread_sensitive=False)(*args)
+    return lambda fn: sync_to_async(fn, thread_sensitive=False)()
 
 
-def _aiomisc() -> Callable[..., Any]:
-    executor = package("aiomisc").ThreadPoolExecutor()
-    asyncio.get_running_loop().set_default_executor(executor)
-    return partial(asyncio.get_running_loop().run_in_executor, None)
-
-
-def _leasepool(after: ExitStack, count: int, seconds: float) -> None:
-    async def gather() -> None:
-        async with ways.leasepool(4) as call:  # as many as it has by default
-            await asyncio.gather(*[call(partial(time.sleep, seconds)) for _ in range(count)])
-
-    asyncio.run(gather())
-
-
-def _tasks(module: str, group: str) -> Blocked:
+def _tasks(module: str) -> Blocked:
     """The tasks of one group, of anyio or trio, with the default limiter."""
 
     async def main(count: int, seconds: float) -> None:
         found = package(module)
-        async with getattr(found, group)() as started:
+        async with task_group(found) as started:
             for _ in range(count):
                 started.start_soon(found.to_thread.run_sync, time.sleep, seconds)
 
@@ -179,53 +149,40 @@ _MANY_THREADS: dict[str, Blocked] = {
     "stdlib-64": _executor(lambda: ThreadPoolExecutor(64)),
     "stdlib-256": _executor(lambda: ThreadPoolExecutor(256)),
     "flexexecutor": _built("flexexecutor", "ThreadPoolExecutor"),
-    "go": lambda after, count, seconds: go.burst(count, seconds),
     "gevent": partial(_gevent, False),
-    "anyio": _tasks("anyio", "create_task_group"),
-    "trio": _tasks("trio", "open_nursery"),
+    "anyio": _tasks("anyio"),
+    "trio": _tasks("trio"),
 }
 _FEW_THREADS: dict[str, Blocked] = {
     "stdlib-default": _executor(ThreadPoolExecutor),
-    "to-thread": _on_loop("asyncio"),
-    "to-thread-uvloop": _on_loop("uvloop"),
-    "asgiref": _on_loop("asyncio", _asgiref),
+    "to-thread": _on_loop(ways.default_to_thread),
+    "to-thread-uvloop": _on_loop(ways.default_to_thread, "uvloop"),
+    "asgiref": _on_loop(ways.simple(_asgiref)),
     "multiprocessing": _multiprocessing,
     "plus": _built("ThreadPoolExecutorPlus", "ThreadPoolExecutor"),
     "pebble": _built("pebble", "ThreadPool", "schedule"),
     "betapool": _built("betapool", "AdaptiveThreadPoolExecutor"),
-    "aiomisc": _on_loop("asyncio", _aiomisc),
-    "hypertile": _on_loop("asyncio", lambda: package("hypertile").to_thread),
-    "leasepool": _leasepool,
+    "aiomisc": _on_loop(ways.to_thread(lambda *_: package("aiomisc").ThreadPoolExecutor())),
+    "hypertile": _on_loop(ways.simple(lambda workers: package("hypertile").to_thread)),
+    "leasepool": _on_loop(ways.leasepool, workers=4),  # as many as it has by default
     "gevent-threadpool": partial(_gevent, True),
 }
 
 
 @Question(
     title="Tasks that wait, each pool with its defaults",
-    method="from building the pool to the last result, once a process; every pool has the ceiling that it has by "
-    "default, or the one it is named with; 2,000 tasks take a pool of few threads ten times as long as 200 do, by "
-    "arithmetic, and it is not asked; anyio and trio: forty tokens; asyncio.to_thread: the loop's default executor; "
-    "greenlets and goroutines wait without a thread of the system; Go is a program of its own, which takes the time "
-    "itself, without its start; kB: by how much resident memory grew at most, a task",
     columns=(Column("ms", "ms for all", 1), Column("memory", "kB a task", 1)),
     peers=" ".join((*_MANY_THREADS, *_FEW_THREADS)),
     variants=lambda peer, settings: [{"tasks": 200}] if peer in _FEW_THREADS else [{"tasks": 200}, {"tasks": 2000}],
     sizes={"sleep": 0.05},
-    floor="the 50 ms that each task waits",
-    limits="up to 256 tasks the time to start a thread for each, some 60 µs; beyond that the ceiling: 2,000 tasks "
-    "take eight turns of 256 threads. Greenlets and goroutines start no thread of the system, but all that blocks has "
-    "to be written for them",
 )
 def blocked_tasks(peer: Peer, params: Params) -> Samples:
     """So many tasks that wait 50 ms, handed to each pool as its documentation recommends: when is the last one done?"""
     count, process = params["tasks"], Server(0, os.getpid())
-    before = process.memory()
+    before = process.status("VmRSS")
     with ExitStack() as after:
         start = time.perf_counter()
-        told = (_MANY_THREADS | _FEW_THREADS)[peer.base](after, count, params["sleep"])
+        (_MANY_THREADS | _FEW_THREADS)[peer.base](after, count, params["sleep"])
         taken = time.perf_counter() - start
-    if told is not None:
-        # A program of its own has its own clock and its own memory.
-        return {"ms": [told["ms"]], "memory": [told["kB"] / count]}
     samples: Samples = {"ms": [taken * 1e3]}
-    return samples | ({"memory": [max(0, process.peak_memory() / 1024 - before) / count]} if before else {})
+    return samples | ({"memory": [max(0, process.status("VmHWM") - before) / count]} if before else {})

@@ -42,8 +42,6 @@ def _executor(name: str, client: Any, stack: ExitStack) -> Executor:
 
 @Question(
     title="kill -9 of a Dask worker with calls under way",
-    method="two workers with two threads each; calls sleep 20 ms and note that they begin; "
-    "a worker is killed once a quarter has begun; the worst round counts",
     columns=(
         Column("right", "right results", 0, ratio=False, more=True, worst=True),
         Column("lost", "errors", 0, ratio=False, worst=True),
@@ -52,7 +50,6 @@ def _executor(name: str, client: Any, stack: ExitStack) -> Executor:
     peers="cluster cluster-rerun cluster-spill cluster-distributed",
     variants=({},),
     sizes={"calls": 200},
-    quick={"calls": 40},
 )
 def lost_worker(peer: Peer, params: Params) -> Samples:
     """A worker of a Dask cluster is killed while calls are under way: what becomes of them, is any begun twice?"""

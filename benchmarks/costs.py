@@ -1,20 +1,15 @@
-"""What pools, their threads and their futures hold of memory, and what they take while nothing happens."""
+"""What pools, their threads and their futures hold of memory, and what it costs to look at them."""
 
 from __future__ import annotations
 
 import gc
-import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
-from benchmarks import ROOT
 from benchmarks.engine.model import Column, Params, Question, Samples, nothing, us_each
 from benchmarks.load.serving import Server
 from benchmarks.peers import Unavailable, package
@@ -22,13 +17,10 @@ from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import adaptive
 
 _BOTH = "ebbpool ebbpool-pure"
-_PROC = Path("/proc")
 
 
 @Question(
     title="The memory of a pending future",
-    method="as asked of Python's allocators, before their rounding; the caller's own list of futures is not "
-    "counted; the call has no arguments; objects: GC-tracked as created, and after a full collection",
     columns=(
         Column("bytes", "bytes", 0),
         Column("objects", "tracked objects", 1),
@@ -37,10 +29,7 @@ _PROC = Path("/proc")
     peers=f"simplequeue {_BOTH} stdlib multiprocessing pebble gevent",
     variants=({"workers": 1},),
     sizes={"tasks": 10_000},
-    quick={"tasks": 1_000},
     rounds_factor=0.4,
-    floor="a future of one object, which is what ebbpool keeps",
-    limits="a future has to hold the call, its result and who waits",
 )
 def memory(peer: Peer, params: Params) -> Samples:
     """Tasks queued behind one blocked worker: how many bytes and objects does a pending future keep alive?"""
@@ -86,7 +75,7 @@ def _with_stacks(peer: Peer, workers: int, stack: int | None) -> Executor:
 def _kilobytes() -> tuple[int, int]:
     """Return the kB of this process, resident and virtual."""
     process = Server(0, os.getpid())
-    found = process.memory(), process.virtual()
+    found = process.status("VmRSS"), process.status("VmSize")
     if not all(found):
         raise Unavailable("no /proc here")
     return found
@@ -94,21 +83,13 @@ def _kilobytes() -> tuple[int, int]:
 
 @Question(
     title="The memory of waiting workers, by stack size",
-    method="every worker waits in a task that does nothing else; a worker: by how much the process grew, divided by "
-    "the workers; resident: of a stack only what has been touched; virtual: with what the C library reserves for "
-    "threads to allocate from (64 MB each, for 8 a processor, in glibc); ThreadPoolExecutor has no such setting: there "
-    "it is threading.stack_size, for the whole interpreter; default: what the system gives (often 8 MiB)",
     columns=(
         Column("resident", "kB resident a worker", 1),
         Column("virtual", "kB virtual a worker", 0),
-        Column("resident_all", "MB resident in all", 1, ratio=False),
-        Column("virtual_all", "MB virtual in all", 0, ratio=False),
     ),
     peers=f"{_BOTH} stdlib",
     variants=[{"waiting": count, "stack": stack} for count in (1, 200, 2000) for stack in _STACKS],
     rounds_factor=0.4,
-    floor="a page or two of stack that a waiting thread has touched",
-    limits="the interpreter and the C library: the pool only says how large the stacks may become",
 )
 def stacks(peer: Peer, params: Params) -> Samples:
     """What do 1, 200 and 2,000 waiting workers take of memory, by the size of their stacks?"""
@@ -135,78 +116,7 @@ def stacks(peer: Peer, params: Params) -> Samples:
     return {
         "resident": [(after[0] - before[0]) / count],
         "virtual": [(after[1] - before[1]) / count],
-        "resident_all": [after[0] / 1024],
-        "virtual_all": [after[1] / 1024],
     }
-
-
-def _switches(pid: int) -> dict[str, int]:
-    """Context switches so far, voluntary and not, of every thread of process `pid`."""
-    found = {}
-    for task in (_PROC / str(pid) / "task").iterdir():
-        lines = (task / "status").read_text().splitlines()
-        found[task.name] = sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
-    return found
-
-
-def _watch(pid: int, seconds: float) -> int:
-    """Return the context switches of process `pid` in `seconds`; of a new thread, all it had."""
-    time.sleep(0.2)
-    before = _switches(pid)
-    time.sleep(seconds)
-    return sum(now - before.get(task, 0) for task, now in _switches(pid).items())
-
-
-def _threads() -> int:
-    """Threads of this process, ebbpool's timekeeper (one for all pools) aside."""
-    own = _PROC / "self" / "task"
-    count = len(os.listdir(own)) if own.exists() else threading.active_count()
-    return count - sum(thread.name == "ebbpool-timekeeper" for thread in threading.enumerate())
-
-
-@Question(
-    title="An idle pool",
-    method="64 sleeps of 20 ms, then nobody calls the pool; keep_alive is 1 s where it can be set; watched "
-    "for 2 s (quick: 1 s) from another process, once the threads have gone or 2 s have passed",
-    columns=(
-        Column("most", "threads under load", 0, ratio=False, worst=True),
-        Column("shrunk", "s until the last left", 2, ratio=False, worst=True),
-        Column("left", "threads left", 0, ratio=False, worst=True),
-        Column("switches", "context switches", 0, ratio=False, worst=True),
-    ),
-    peers=f"simplequeue {_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool plus pebble "
-    "gevent-threadpool",
-    variants=({"workers": 32},),
-    sizes={"tasks": 64, "keep_alive": 1.0, "idle": 2.0},
-    quick={"keep_alive": 0.3, "idle": 1.0},
-    rounds_factor=1 / 3,
-    floor="no thread and no wake-up",
-    limits="keep_alive: threads stay that long on purpose",
-)
-def idle_cost(peer: Peer, params: Params) -> Samples:
-    """A pool after its load: how soon are its threads gone, how many stay, and does it ever wake up again?
-
-    Watch the idle process from outside, while its main thread blocks in a read: that thread is counted too.
-
-    So watching adds nothing. Where there is no /proc, only the threads are counted.
-    """
-    keep_alive, before = params["keep_alive"], _threads()
-    samples: Samples = {}
-    with peer.open(params["workers"], keep_alive) as pool:
-        pool.burst(lambda: pool.sleep(0.02), params["tasks"])
-        start = time.perf_counter()
-        most = left = max(0, _threads() - before)
-        while left and time.perf_counter() - start < keep_alive + 1.0:
-            time.sleep(0.01)
-            if (now := max(0, _threads() - before)) < left:
-                samples["shrunk"] = [time.perf_counter() - start]
-            left = now
-        samples |= {"most": [most], "left": [left]}
-        if _PROC.exists():
-            command = [sys.executable, "-m", "benchmarks.costs", str(os.getpid()), str(params["idle"])]
-            watched = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
-            samples["switches"] = [json.loads(watched.stdout)]
-    return samples
 
 
 def _reading(what: str, params: Params) -> list[float]:
@@ -253,21 +163,13 @@ _LOOKS = ("stats()", "lane.stats()", "a scrape", "a scrape with histograms", "a 
 
 @Question(
     title="The cost of watching pools",
-    method="stats() while 1,000,000 tasks wait for the one worker, which is held up, those of a lane for the lane; a "
-    "scrape: ten pools with five lanes each are read as prometheus-client's families, or written as its text",
     columns=(Column("us", "µs a look", 1, ratio=False),),
     peers=_BOTH,
     variants=[{"look": what} for what in _LOOKS],
     sizes={"waiting": 1_000_000, "looks": 200, "scrapes": 50, "repeats": 3},
-    quick={"waiting": 100_000, "scrapes": 5, "repeats": 1},
-    limits="stats(): the pool's lock and some twenty numbers; a scrape: the client's own objects for each number",
     rounds_factor=0.7,
 )
 def watching(peer: Peer, params: Params) -> Samples:
     """What does it cost to look at pools, while a million tasks wait and while ten pools are scraped?"""
     what = params["look"]
     return {"us": (_scraping if "scrape" in what else _reading)(what, params)}
-
-
-if __name__ == "__main__":
-    print(_watch(int(sys.argv[1]), float(sys.argv[2])))

@@ -16,16 +16,10 @@ _CLIENTS = {"clients": 64}
 
 @Question(
     title="FastAPI: 200 clients at once, a sync endpoint that sleeps 100 ms",
-    method="uvicorn with uvloop and httptools in a process of its own, nothing else configured; connections are "
-    "open beforehand; from the first request to the last response; first: no thread has been started yet",
     columns=(Column("first", "ms for all, first burst", 0), Column("later", "ms for all, later", 0), WRONG),
     peers=f"{_PEERS} fastapi-256",
     variants=({"clients": 200},),
     sizes={"repeats": 3},
-    quick={"repeats": 1},
-    floor="the 100 ms that the endpoint sleeps",
-    limits="stock: forty tokens, so that 200 requests take five turns; ebbpool: the start of 200 threads, the first "
-    "time",
 )
 def fastapi_burst(peer: Peer, params: Params) -> Samples:
     """200 clients at once ask a FastAPI endpoint that sleeps 100 ms: when is the last of them answered?"""
@@ -41,18 +35,10 @@ def fastapi_burst(peer: Peer, params: Params) -> Samples:
 
 @Question(
     title="FastAPI: 64 keep-alive clients, a sync endpoint",
-    method="uvicorn with uvloop and httptools in a process of its own; the clients are one other process, each with "
-    "one request under way; what they need of a processor is shown: near 100 they would be what is measured; µs of a "
-    "processor: the server's; the floor is an `async def` endpoint; gc.freeze() after the start on all sides, for p99 "
-    "would be that of Python's full collections of what FastAPI is made of",
     columns=served_columns(2),
     peers=_PEERS,
     variants=[{"endpoint": endpoint} | _CLIENTS for endpoint in ("trivial", "5 ms", ASYNC)],
     sizes={"warm_up": 0.5, "seconds": 2.0},
-    quick={"warm_up": 0.3, "seconds": 0.5},
-    floor="the time of a processor that uvicorn, Starlette and FastAPI need for a request without any thread",
-    limits="FastAPI and the GIL; the pool is the smaller part of a request",
-    quick_cells=2,
 )
 def fastapi_rate(peer: Peer, params: Params) -> Samples:
     """64 clients ask a sync FastAPI endpoint again and again: how many requests a second, how late are the slowest?"""
@@ -86,10 +72,6 @@ class _Health(Beside):
 
 @Question(
     title="FastAPI: /health beside 64 clients that compute",
-    method="uvicorn with uvloop and httptools in a process of its own; 64 clients, each with one request under way, "
-    "ask a plain `def` endpoint that computes 5 ms of Python, counted in the parent and the same on all servers; one "
-    "more asks an `async def` endpoint, 10 ms after each "
-    "answer",
     columns=(
         Column("p99", "/health p99, ms", 1),
         Column("p50", "/health p50, ms", 1, ratio=False),
@@ -99,10 +81,7 @@ class _Health(Beside):
     peers=f"{_PEERS} fastapi-256",
     variants=(_CLIENTS,),
     sizes={"warm_up": 1.0, "seconds": 4.0},
-    quick={"warm_up": 0.3, "seconds": 1.0},
     turns=0.005,
-    floor="what uvicorn needs for a request",
-    limits="the GIL: each wake-up of the loop waits for it several times, 5 ms each where a thread computes",
 )
 def health_beside(peer: Peer, params: Params) -> Samples:
     """64 clients ask a sync FastAPI endpoint that computes; one asks an `async def` /health: how long does it wait?"""

@@ -56,20 +56,12 @@ def _offload_variants(peer: str, settings: Settings) -> list[Variant]:
 
 @Question(
     title="Calls offloaded from an event loop",
-    method="run_in_executor where the peer is a pool; some at every ceiling, the others at one; "
-    "anyio: with a limiter of as many tokens as others have workers",
     columns=(Column("gathered", "µs a call, gathered", 1), Column("single", "µs a call, one after another", 1)),
     peers="loop bare-thread batched run run-pure own-loop own-loop-pure own-loop-to-thread ebbpool ebbpool-pure stdlib "
     "to-thread to-thread-ebbpool plus pebble betapool flexexecutor aiomisc hypertile leasepool asgiref anyio trio "
     "anyio-ebbpool anyio-installed",
     variants=_offload_variants,
     sizes={"gathered": 5_000, "single": 300, "repeats": 2},
-    quick={"gathered": 500, "single": 100, "repeats": 1},
-    floor="a coroutine without a thread; hand-made workers with batched wake-ups, and a bare thread that wakes the "
-    "loop for each call, both without cancelling or context variables",
-    limits="gathered: the future of the loop, its callbacks and the switches of the GIL; one after another: two "
-    "hand-offs between threads, which is the kernel",
-    quick_cells=2,
 )
 @on_loop
 async def offload(peer: Peer, params: Params) -> Samples:
@@ -118,18 +110,12 @@ async def _groups(call: Callable[..., Awaitable[object]], count: int) -> float:
 
 @Question(
     title="Calls from anyio task groups of 200 tasks",
-    method="each task is one call, given to start_soon as it is; net: less the time of as many empty tasks, timed "
-    "before and after it; the garbage collector is off while a clock runs; stock has its forty tokens, ebbpool as many "
-    "workers",
     columns=(Column("net", "µs a call, net", 1), Column("empty", "µs an empty task", 1, ratio=False)),
     peers="anyio trio anyio-ebbpool anyio-installed",
     variants=lambda peer, settings: [
         {"loop": loop, "workers": 40} for loop in (("trio",) if peer == "trio" else _EVERYWHERE)
     ],
     sizes={"tasks": 5_000, "repeats": 2},
-    quick={"tasks": 500, "repeats": 1},
-    floor="the tasks themselves, which are taken off",
-    limits="the hand-off of a call and its result; a task of anyio waits for each",
 )
 @on_loop
 async def anyio_tasks(peer: Peer, params: Params) -> Samples:
@@ -201,27 +187,18 @@ async def _queue(call: Call, count: int) -> tuple[threading.Event, list[asyncio.
 
 @Question(
     title="The loop's lag while 10,000 calls finish",
-    method="calls queued behind workers that wait for a gate, all gathered beforehand; from the gate's opening to "
-    "the last result, one moment every ms, late ones counted each for itself; idle: the same loop before the gate "
-    "opens (timers have about 1 ms of their own)",
     columns=(
-        Column("p50", "lag p50, ms", 2, ratio=False),
         Column("p99", "lag p99, ms", 2),
-        Column("most", "most, ms", 2, ratio=False, worst=True),
-        Column("took", "ms for all", 1, ratio=False),
         Column("idle", "idle p99, ms", 2, ratio=False),
     ),
     peers="batched run run-pure ebbpool own-loop own-loop-to-thread stdlib to-thread anyio anyio-installed",
     variants=[{"loop": loop, "workers": _WORKERS} for loop in _EVERYWHERE[:2]],
     sizes={"calls": 10_000, "period": 0.001, "repeats": 2},
-    quick={"calls": 1_000, "repeats": 1},
-    floor="the lag of the same loop before the gate opens",
-    limits="how many results the loop takes in at one wake-up before it looks at its timers, and the GIL",
 )
 @on_loop
 async def loop_lag(peer: Peer, params: Params) -> Samples:
     """10,000 calls finish at once: how long do the loop's other callbacks wait meanwhile?"""
-    samples: Samples = {"p50": [], "p99": [], "most": [], "took": [], "idle": []}
+    samples: Samples = {"p99": [], "idle": []}
     async with peer.offload(params["workers"]) as call:
         for repeat in range(params["repeats"] + 1):
             gate, pending = await _queue(call, params["calls"])
@@ -231,15 +208,13 @@ async def loop_lag(peer: Peer, params: Params) -> Samples:
             heart = Heartbeat(asyncio.get_running_loop(), params["period"])
             await asyncio.sleep(_SETTLE_SECONDS)
             idle = heart.cut()
-            start = time.perf_counter()
             gate.set()
             await everything
-            took = time.perf_counter() - start
             lags = heart.cut() or [0.0]
             heart.stop()
-            found = spread(lags) | {"most": [max(lags) * 1e3], "took": [took * 1e3], "idle": spread(idle)["p99"]}
-            for metric, values in found.items() if repeat else ():
-                samples[metric] += values
+            if repeat:
+                samples["p99"].append(percentile(lags, 0.99) * 1e3)
+                samples["idle"].append(percentile(idle, 0.99) * 1e3)
             del everything, pending
     return samples
 
@@ -275,13 +250,10 @@ _HANDLERS: dict[str, Callable[[int], object]] = {
 
 @Question(
     title="The loop's lag beside 64 clients",
-    method="64 clients of the loop call the handler in a thread, again and again; a task of the loop sleeps 2 ms again "
-    "and again, and its lag is how much later it wakes; the threads are those that each way has by default, and two",
     columns=(
         Column("p99", "lag p99, ms", 1),
         Column("p50", "lag p50, ms", 1, ratio=False),
         Column("rate", "calls/s", 0, more=True),
-        Column("call", "a call's p99, ms", 0, ratio=False),
     ),
     peers=" ".join(_THREADS),
     variants=lambda peer, settings: [
@@ -290,32 +262,27 @@ _HANDLERS: dict[str, Callable[[int], object]] = {
         for workers in _THREADS[peer]
     ],
     sizes={"clients": 64, "seconds": 2.0},
-    quick={"seconds": 0.5},
     turns=0.001,
     free="workers",
-    floor="the lag of an idle loop: about 0.1 ms",
-    limits="the GIL: a thread that computes gives it up every 5 ms, and the loop needs it several times to wake up",
-    quick_cells=2,
 )
 @on_loop
 async def loop_beside(peer: Peer, params: Params) -> Samples:
     """64 clients hand the same function to threads in a loop: how long does the loop's own task wait meanwhile?
 
-    Have a task of the loop sleep again and again: its lag is what a health check or a WebSocket feels.
-
-    Calls a second stand beside it, so that no lag is bought with throughput.
+    That lag is what a health check or a WebSocket feels; calls a second stand beside it, so that none is bought with
+    throughput.
     """
     work = partial(_HANDLERS[params["handler"]], params["turns"])
-    latencies: list[float] = []
-    lags: list[float] = []
+    lags, calls = list[float](), 0
     async with peer.offload(params["workers"]) as call:
         begun = time.perf_counter()
         stop = begun + params["seconds"]
 
         async def client() -> None:
-            while (start := time.perf_counter()) < stop:
+            nonlocal calls
+            while time.perf_counter() < stop:
                 await call(work)
-                latencies.append(time.perf_counter() - start)
+                calls += 1
 
         async def tick() -> None:
             while (start := time.perf_counter()) < stop:
@@ -324,4 +291,4 @@ async def loop_beside(peer: Peer, params: Params) -> Samples:
 
         await asyncio.gather(tick(), *(client() for _ in range(params["clients"])))
         took = time.perf_counter() - begun
-    return spread(lags) | {"rate": [len(latencies) / took], "call": [percentile(latencies, 0.99) * 1e3]}
+    return spread(lags) | {"rate": [calls / took]}

@@ -31,7 +31,6 @@ _RIVALS = {
     "flexexecutor": ("flexexecutor", "ThreadPoolExecutor"),
 }
 _SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
-_QUICK_LOADS = ("tiny", "200 x 50 ms", "python")
 _PARENTS = 40
 _ENOUGH_SECONDS = 0.5
 _HOPELESS = 3.0
@@ -207,11 +206,11 @@ def skip(cells: Sequence[Mapping[str, Any]], peer: str, variant: Variant) -> str
 def variants(peer: str, settings: Settings) -> list[Variant]:
     """Return the cells of a peer."""
     found: list[Variant] = []
-    for name in _QUICK_LOADS if settings.quick else LOADS:
+    for name in LOADS:
         load = LOADS[name]
         # betapool takes no more threads before some tasks have ended.
         least = load.stock_least if peer in ("stdlib", "betapool") else 0
-        sizes = (32, 2) if settings.quick else sorted({*_SIZES, len(processors())}, reverse=True)
+        sizes = sorted({*_SIZES, len(processors())}, reverse=True)
         fixed = [{"load": name, "threads": size} for size in sizes if least <= size <= load.most]
         found += [{"load": name, "threads": UNTUNED}] if peer != "ebbpool-fixed" and not least else []
         found += fixed if peer in ("ebbpool-fixed", "stdlib") else []
@@ -220,26 +219,14 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 @Question(
     title="The untuned pool beside the best fixed size",
-    method="the untuned pool is AdaptiveExecutor(), without arguments; a fixed size n is "
-    "AdaptiveExecutor(n, min_workers=n), the floor, or ThreadPoolExecutor(n), the rival; every pool is new when the "
-    "clock starts, before the pool is made; of 1, 2, 4 ... 256 and the number of processors the best counts, the "
-    "least of many medians and so a little better by luck; sizes are asked from the largest down, and "
-    "smaller ones no more once one takes 3 times as long as the best; numpy: at most "
-    "32 fixed threads, as OpenBLAS serves 64 callers and may abort the process when more call it; nested: "
-    "ThreadPoolExecutor only with more threads than there are parents, as it deadlocks with fewer; trickle: ms is the "
-    "mean latency of a call",
-    columns=(Column("ms", "ms", 1), Column("threads", "threads at most", 0, ratio=False, worst=True)),
+    columns=(Column("ms", "ms", 1),),
     peers="ebbpool ebbpool-fixed stdlib betapool flexexecutor",
     variants=variants,
     sizes={"repeats": 7},
-    quick={"repeats": 1},
     turns=0.005,
     rounds_factor=1 / 3,
     skip=skip,
     free="threads",
-    floor="the best fixed size, which nobody knows beforehand",
-    limits="the time to see that tasks wait, and what the kernel and the GIL tell about threads that run",
-    quick_cells=0,
 )
 def sizing(peer: Peer, params: Params) -> Samples:
     """Does the pool find its size by itself? The untuned pool beside the best fixed size, under one load after another.
@@ -247,18 +234,13 @@ def sizing(peer: Peer, params: Params) -> Samples:
     Run a load on new pools, up to so many times, while that takes half a second at most.
     """
     run = LOADS[params["load"]].prepare(params["turns"])
-    samples: Samples = {"ms": [], "threads": []}
-    spent = 0.0
-    while len(samples["ms"]) < params["repeats"] and spent < _ENOUGH_SECONDS:
+    found, spent = list[float](), 0.0
+    while len(found) < params["repeats"] and spent < _ENOUGH_SECONDS:
         gc.collect()
-        before = threading.active_count()
         start = time.perf_counter()
         with _build(peer, params["threads"]) as pool:
             figure = run(pool)
             taken = time.perf_counter() - start
-            made: Any = pool
-            ours = peer.core is not None
-            samples["threads"].append(int(made.stats().started) if ours else threading.active_count() - before)
         spent += taken
-        samples["ms"].append((taken if figure is None else figure) * 1e3)
-    return samples
+        found.append((taken if figure is None else figure) * 1e3)
+    return {"ms": found}

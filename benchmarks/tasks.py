@@ -10,7 +10,6 @@ from benchmarks.peers.table import POOLS
 
 _BOTH = "ebbpool ebbpool-pure"
 _SIZES = {"tasks": 5_000, "repeats": 3}
-_QUICK = {"tasks": 2_000, "repeats": 1}
 _US = Column("us", "µs a task", 3)
 
 
@@ -24,36 +23,24 @@ def _take(item: int) -> None:
 
 @Question(
     title="Submit trivial tasks and collect",
-    method="one thread submits all, then asks each for its result; the futures are freed inside the time "
-    "taken; the pool is warm; threads: the most over all repeats",
-    columns=(_US, Column("threads", "most threads", 0, ratio=False, worst=True)),
+    columns=(_US,),
     peers=f"loop {POOLS}",
     variants=by_workers,
     sizes=_SIZES,
-    quick=_QUICK,
-    floor="a plain loop, which calls the function at once; bare SimpleQueue workers, which keep no order, errors or "
-    "futures",
-    limits="making and freeing a future, and the locks between the submitter and the workers, for each task; waking "
-    "a thread costs little, as a worker that runs takes the next task itself",
 )
 def submit_collect(peer: Peer, params: Params) -> Samples:
-    """Submit 5,000 trivial tasks and collect: what does one cost, and how many threads did it take?"""
+    """Submit 5,000 trivial tasks and collect: what does one cost?"""
     tasks = params["tasks"]
     with peer.open(params["workers"], 10.0) as pool:
-        taken = us_each(lambda: pool.burst(nothing, tasks), tasks, params["repeats"])
-        return {"us": taken, "threads": [pool.threads()]}
+        return {"us": us_each(lambda: pool.burst(nothing, tasks), tasks, params["repeats"])}
 
 
 @Question(
     title="Submit trivial tasks with an argument and collect",
-    method="as without an argument, but each has a number of its own, which the submitter makes and the worker lets go",
     columns=(_US,),
     peers=f"simplequeue {_BOTH} stdlib multiprocessing fastthreadpool plus betapool flexexecutor",
     variants=by_workers,
     sizes=_SIZES,
-    quick=_QUICK,
-    floor="bare SimpleQueue workers, which get the function and its argument, and keep no order, errors or futures",
-    limits="the same as without an argument; without a GIL, also counting the references to what two threads hold",
 )
 def with_argument(peer: Peer, params: Params) -> Samples:
     """Submit 5,000 trivial tasks with an argument each and collect: what does one cost?"""
@@ -65,14 +52,10 @@ def with_argument(peer: Peer, params: Params) -> Samples:
 
 @Question(
     title="Submit, collect and sum",
-    method="fastthreadpool's own example ex_simple_sum, its submit row; there the results come on a deque in any "
-    "order, elsewhere by futures; a wrong sum is a failure",
     columns=(Column("us", "µs a job", 3),),
     peers=f"{_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool",
     variants=({"workers": 4},),
     sizes={"jobs": 20_000, "repeats": 3},
-    quick={"jobs": 2_000, "repeats": 1},
-    limits="the future of each job; fastthreadpool has none and puts results on a deque",
 )
 def simple_sum(peer: Peer, params: Params) -> Samples:
     """20,000 identity jobs, submitted one by one, their results summed: what does one cost, and is the sum right?"""
@@ -88,17 +71,11 @@ def simple_sum(peer: Peer, params: Params) -> Samples:
 
 @Question(
     title="Submit one, wait for it",
-    method="a warm pool; free to roam this is bound by the kernel's hand-off between processors, "
-    "pinned to one processor it compares software",
     columns=(Column("us", "µs a round trip"),),
     peers=f"loop simplequeue locks {_BOTH} stdlib multiprocessing plus pebble betapool flexexecutor gevent-threadpool "
     "gevent",
     variants=by_workers,
     sizes={"trips": 1_000, "repeats": 3},
-    quick={"trips": 200, "repeats": 1},
-    floor="two hand-offs from thread to thread, here by two bare locks; free to roam over processors, the kernel needs "
-    "some 30 µs for each",
-    limits="the kernel: the pool is a small part of it unless everything is held to one processor",
 )
 def round_trip(peer: Peer, params: Params) -> Samples:
     """Submit one task and wait for it, again and again: what does one hand-off there and back cost?"""
@@ -124,20 +101,12 @@ _COMPUTING = {"items": "20 µs", "workers": 2}
 
 @Question(
     title="Map items",
-    method="each pool's own map, with its own default chunks (multiprocessing, fastthreadpool, bare queue: large "
-    "ones), results in a list; fastthreadpool's in no order; the floor is list(map()) in one thread; 20 µs: a loop "
-    "of so many turns as take that in the parent",
     columns=(Column("us", "µs an item", 3),),
     peers=f"loop simplequeue {_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool plus pebble betapool "
     "flexexecutor hypertile gevent-threadpool gevent",
     variants=(_TRIVIAL, _COMPUTING),
     sizes={"trivial": 10_000, "computing": 5_000, "repeats": 3},
-    quick={"trivial": 2_000, "computing": 500, "repeats": 1},
     turns=20e-6,
-    floor="list(map()) in one thread, and for items that compute no more than that times the processors, if there "
-    "is no GIL",
-    limits="trivial items: the call itself, as items go in chunks; items that compute: the GIL; without one, the "
-    "memory that threads share, reference counts first of all",
 )
 def map_items(peer: Peer, params: Params) -> Samples:
     """Map 10,000 trivial items, and items that compute for 20 µs, with each pool's own `map`: what does one cost?"""

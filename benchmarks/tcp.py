@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +13,12 @@ from benchmarks import processors
 from benchmarks.engine.model import Column, Params, Question, Samples, Settings, Variant, percentile
 from benchmarks.load import http
 from benchmarks.load.ab import Ab, ab
-from benchmarks.load.http import CLIENT, WRONG, Clients
+from benchmarks.load.http import CLIENT, WRONG, Clients, Reconnecting
 from benchmarks.load.serving import Server, Watch, serving
-from benchmarks.load.tcp import EchoClients, Reconnecting, trickling
+from benchmarks.load.tcp import EchoClients, trickling
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.slow import PAGE
 from benchmarks.servers.tcp import BODY
+from benchmarks.servers.web import SMALL, SMALL_PAGE
 
 _THREADS = Column("threads", "threads at most", 0, ratio=False, worst=True)
 _PATIENCE_SECONDS = 60.0
@@ -28,10 +27,6 @@ _SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047
 
 @Question(
     title="A TCP server that sends a reply and closes: 100 clients that reconnect",
-    method="the server is a process of its own, with a backlog of 1024 and at most 200 workers; the clients are one "
-    "other process, which reads to the end of the file, counts every byte and then closes with a reset, so that "
-    "nothing stays in TIME_WAIT; what it needs of a processor is shown: near 100 it would be what is measured; "
-    "threads: the most of a look every 50 ms, with the main one and one that waits for the parent's end",
     columns=(
         Column("rate", "replies/s", 0, more=True),
         Column("cpu", "µs of a processor a reply", 1),
@@ -42,11 +37,6 @@ _SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047
     peers="tcp-sequential tcp-bare-thread tcp-ebbpool tcp-ebbpool-pure tcp-threading tcp-executor tcp-2008",
     variants=[{"bytes": size} for size in _SIZES],
     sizes={"clients": 100, "warm_up": 0.2, "seconds": 0.6},
-    quick={"warm_up": 0.1, "seconds": 0.3},
-    floor="a server without threads, one connection after another",
-    limits="small answers: accept and close in the kernel, and the GIL; large ones: the copying of bytes, which is "
-    "the same for all",
-    quick_cells=2,
 )
 def server_sizes(peer: Peer, params: Params) -> Samples:
     """A server that writes so many bytes and closes, 100 clients that reconnect for ever: how many replies a second?"""
@@ -56,35 +46,29 @@ def server_sizes(peer: Peer, params: Params) -> Samples:
         Reconnecting(server.port, params["clients"], length) as clients,
         Watch(server) as watch,
     ):
-        replies = clients.load(params["warm_up"], params["seconds"], 10.0, server.cpu_seconds)
-    if not replies.count:
-        raise RuntimeError(f"not one right reply: {dict(replies.errors)}, {replies.unanswered} unanswered")
-    samples: Samples = {
-        "rate": [replies.count / replies.seconds],
-        "threads": [watch.threads],
-        "errors": [replies.errors.total() + replies.unanswered],
-    }
-    return samples | replies.samples(replies.count)
+        answered = clients.load(params["warm_up"], params["seconds"], server.cpu_seconds)
+        clients.finish(answered, 10.0)
+    return answered.rate() | {"threads": [watch.threads], "errors": [answered.errors + answered.unanswered]}
 
 
 _CLIENTS = 200
-_LONG, _SHORT, _NONE = ({"handler": name} for name in ("sleeps 5 s", "sleeps 10 ms", "answers at once"))
+_HANDLERS = {"sleeps 5 s": 5.0, "sleeps 10 ms": 0.01, "answers at once": 0.0}
+MOST_TIMES = 3.0
+"""How many times what they need at least clients that come at once may take."""
 
 
 def _at_once(server: Server, params: Params, seconds: float) -> Samples:
     """All clients come to a cold server at the same time, and ask; the time counts from the first connection on."""
-    before, start = server.memory(), time.perf_counter()
+    before, start = server.status("VmRSS"), time.perf_counter()
     with Watch(server, period=params["period"]) as watch, Clients(server.port, _CLIENTS, "/", BODY) as clients:
-        answered = clients.burst(params["most_times"] * seconds)
+        answered = clients.burst(MOST_TIMES * seconds)
         taken = time.perf_counter() - start
     right = _CLIENTS - answered.errors
     if not right:
         raise RuntimeError("not one right reply")
-    rate = right / taken
     unanswered = _CLIENTS - len(answered.latencies)
     return {
-        "rate": [rate],
-        "share": [rate * seconds / _CLIENTS * 100],
+        "rate": [right / taken],
         "threads": [watch.threads],
         "memory": [(watch.memory - before) / _CLIENTS],
         "errors": [answered.errors - unanswered],
@@ -107,7 +91,6 @@ def _again_and_again(server: Server, params: Params) -> Samples:
     return {
         "rate": [found.rate for found in later],
         "first": [first.rate],
-        "p99": [found.percentiles[99] for found in later],
         "threads": [watch.threads],
         "cpu": [spent / sum(found.complete for found in later) * 1e6],
         "errors": [sum(found.errors(len(BODY)) for found in [first, *later])],
@@ -118,17 +101,9 @@ def _again_and_again(server: Server, params: Params) -> Samples:
 
 @Question(
     title="A web server whose handler sleeps: 200 clients",
-    method="one handler for all: it reads up to the blank line, sleeps, answers and closes; adaptive: at most 256 "
-    "workers, none at first; sleeps 5 s (quick: 0.5 s): 200 connections at once to a cold server, a request each; "
-    "given up after three times as long as they need at least; kB: by how much resident memory grew, at most, for "
-    "each of the 200; the others: `ab -n 2000 -c 200`, first: on the cold server; µs of a processor: the "
-    "server's, without the first run; what the client needs of a processor is shown: near 100 it would be what is "
-    "measured",
     columns=(
         Column("rate", "requests/s", 1, more=True),
-        Column("share", "% of the limit", 1, ratio=False, more=True),
         Column("first", "requests/s, first run", 0, more=True),
-        Column("p99", "p99, ms", 0, ratio=False),
         Column("cpu", "µs of a processor a request", 0),
         Column("memory", "kB resident a connection", 1),
         _THREADS,
@@ -137,27 +112,15 @@ def _again_and_again(server: Server, params: Params) -> Samples:
         CLIENT,
     ),
     peers="tcp-ebbpool tcp-ebbpool-pure tcp-threading tcp-executor tcp-executor-20 tcp-2008 tcp-gevent",
-    variants=(_LONG, _SHORT, _NONE),
-    sizes={
-        "most_times": 3.0,
-        "seconds": {"sleeps 5 s": 5.0, "sleeps 10 ms": 0.01, "answers at once": 0.0},
-        "ab_requests": 2000,
-        "repeats": 3,
-        "period": 0.05,
-    },
-    quick={"seconds": {"sleeps 5 s": 0.5, "sleeps 10 ms": 0.01, "answers at once": 0.0}, "repeats": 1},
-    floor="what 200 clients can ask for at most: 200 divided by what the handler sleeps",
-    limits="5 s: nothing but the handler; 10 ms: switching between threads that share a GIL, where greenlets switch "
-    "within one thread and need no stack of the system",
-    quick_cells=2,
+    variants=[{"handler": name} for name in _HANDLERS],
+    sizes={"long": 5.0, "ab_requests": 2000, "repeats": 3, "period": 0.05},
 )
 def waiting(peer: Peer, params: Params) -> Samples:
     """A dummy web server whose handler sleeps: 200 connections at once, then `ab -n 2000 -c 200`."""
-    seconds = params["seconds"][params["handler"]]
+    seconds = min(_HANDLERS[params["handler"]], params["long"])
     most = () if peer.core is None else ("--workers", "256")
     with serving(peer.program, "--answer", "sleep", "--size", str(seconds), *most) as server:
-        long = params["handler"] == _LONG["handler"]
-        return _at_once(server, params, seconds) if long else _again_and_again(server, params)
+        return _at_once(server, params, seconds) if seconds > 1 else _again_and_again(server, params)
 
 
 ORDINARY_CLIENTS = 10
@@ -166,12 +129,11 @@ LONG_WAIT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Ordinary:
-    """How the ordinary clients fared: answers a second, seconds until an answer, wrong responses.
+    """How the ordinary clients fared: seconds until an answer, wrong responses, and the most of the server.
 
     A client that has waited for over a second at the end, unanswered, counts with what it has waited so far.
     """
 
-    rate: float
     latencies: list[float]
     errors: int
     threads: int
@@ -181,37 +143,27 @@ class Ordinary:
 def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -> Ordinary:
     """Have the ordinary clients ask for so long, and look at the server meanwhile."""
     kind = http.FreshClient if connections == "new" else http.Client
-    with Clients(server.port, ORDINARY_CLIENTS, "/", PAGE, kind) as clients, Watch(server, period=0.25) as watch:
+    with (
+        Clients(server.port, ORDINARY_CLIENTS, SMALL, SMALL_PAGE, kind) as clients,
+        Watch(server, period=0.25) as watch,
+    ):
         answered = clients.load(warm_up, seconds)
-        unanswered = [wait for wait in clients.waits() if wait > LONG_WAIT_SECONDS]
-    rate = len(answered.latencies) / answered.seconds
-    return Ordinary(rate, answered.latencies + unanswered, answered.errors, watch.threads, watch.memory)
+        unanswered = [wait for wait in clients.waits() if wait > min(LONG_WAIT_SECONDS, seconds)]
+    return Ordinary(answered.latencies + unanswered, answered.errors, watch.threads, watch.memory)
 
 
 @Question(
     title="1,000 slow clients beside 10 ordinary ones",
-    method="ordinary clients ask for a page of 0.8 kB one request after another, on kept or on new connections, first "
-    "alone and then beside slow clients, each of which sends a byte a second and connects anew when it is dropped; "
-    "server, ordinary and slow clients are a process each, and all servers have a backlog of 1,024; bodies say that "
-    "they have 50 kB, large ones 1 MB; times: p99 beside the slow clients over p99 alone; who is not answered within "
-    "the time counts with what it has waited",
     columns=(
-        Column("rate", "requests/s alone", 0, ratio=False, more=True),
-        Column("rate_attacked", "attacked", 0, ratio=False, more=True),
-        Column("p50", "p50 alone, ms", 2, ratio=False),
-        Column("p50_attacked", "attacked", 2, ratio=False),
         Column("p99", "p99 alone, ms", 2, ratio=False),
         Column("p99_attacked", "attacked", 2, ratio=False),
-        Column("times", "times", 2, ratio=False),
-        Column("threads", "threads alone", 0, ratio=False),
-        Column("threads_attacked", "attacked", 0, ratio=False),
-        Column("more_threads", "more", 0, ratio=False),
+        Column("more_threads", "more threads", 0, ratio=False),
         Column("memory", "more memory, MB", 1, ratio=False),
         Column("open", "slow ones connected", 0, ratio=False),
         Column("dropped", "slow ones dropped", 0, ratio=False),
         WRONG,
     ),
-    peers="slow-adaptive slow-plain-front slow-threads slow-fixed-20 slow-fixed-200 slow-gevent",
+    peers="slow-adaptive slow-threads slow-fixed-20 slow-fixed-200 slow-gevent",
     variants=(
         {"trickle": "heads", "connections": "kept"},
         {"trickle": "heads", "connections": "new"},
@@ -219,16 +171,12 @@ def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -
         {"trickle": "large bodies", "connections": "new"},
     ),
     sizes={"slow": 1000, "warm_up": 0.3, "seconds": 1.0, "attacked_seconds": 2.0},
-    quick={"slow": 200, "warm_up": 0.2, "seconds": 0.5, "attacked_seconds": 0.5},
     rounds_factor=1 / 3,
-    floor="what the same server does without slow clients",
-    limits="a server that reads a request in a worker holds a thread for each slow client; one that reads it in a "
-    "selector or in a loop holds none",
 )
 def slow_clients(peer: Peer, params: Params) -> Samples:
     """A thousand clients trickle a byte a second: how long do ordinary clients wait, and what do the slow ones hold?"""
     warm_up, connections = params["warm_up"], params["connections"]
-    ready = functools.partial(http.answers, target="/", expected=PAGE)
+    ready = functools.partial(http.answers, target=SMALL, expected=SMALL_PAGE)
     with serving(peer.program, ready=ready) as server:
         alone = ordinary(server, connections, warm_up, params["seconds"])
         bound = 2 * (warm_up + params["attacked_seconds"]) + 10.0
@@ -236,19 +184,15 @@ def slow_clients(peer: Peer, params: Params) -> Samples:
             attacked = ordinary(server, connections, warm_up, params["attacked_seconds"])
     if not alone.latencies:
         raise RuntimeError("no answer, without any slow client")
-    samples: Samples = {
+    return {
+        "p99": [percentile(alone.latencies, 0.99) * 1e3],
+        "p99_attacked": [percentile(attacked.latencies, 0.99) * 1e3],
         "more_threads": [attacked.threads - alone.threads],
         "memory": [(attacked.memory - alone.memory) / 1024],
         "open": [attack.open],
         "dropped": [attack.dropped],
         "errors": [alone.errors + attacked.errors],
     }
-    for end, found in (("", alone), ("_attacked", attacked)):
-        samples[f"rate{end}"] = [found.rate]
-        samples[f"p50{end}"] = [statistics.median(found.latencies) * 1e3]
-        samples[f"p99{end}"] = [percentile(found.latencies, 0.99) * 1e3]
-        samples[f"threads{end}"] = [found.threads]
-    return samples | {"times": [samples["p99_attacked"][0] / samples["p99"][0]]}
 
 
 @contextmanager
@@ -276,12 +220,6 @@ def _placements(peer: str, settings: Settings) -> list[Variant]:
 
 @Question(
     title="An echo server: 5 clients, each with one message under way",
-    method="the server sends back exactly what came and stops at end of file; the clients are one other process, which "
-    "looks after its 5 connections in turn with blocking calls (two system calls a message), compares every byte with "
-    "messages that differ in every byte, and looks that nothing follows the last; buffers of 64 KiB, TCP_NODELAY; "
-    "placement: free leaves both processes to the system, which likes to put who talks on one processor (then the two "
-    "shares add up to 100), apart keeps one processor for the client alone (a share near 100 there means that the "
-    "client is what is measured)",
     columns=(
         Column("rate", "messages/s", 0, more=True),
         Column("cpu", "µs of a processor a message, server", 1),
@@ -289,12 +227,9 @@ def _placements(peer: str, settings: Settings) -> list[Variant]:
         CLIENT,
     ),
     peers="echo-pool echo-pool-pure echo-threading echo-asyncio-streams echo-asyncio-protocol echo-asyncio-buffered "
-    "echo-uvloop-streams echo-uvloop-protocol echo-uvloop-buffered echo-gevent echo-go",
+    "echo-uvloop-streams echo-uvloop-protocol echo-uvloop-buffered echo-gevent",
     variants=_placements,
     sizes={"clients": 5, "warm_up": 0.2, "seconds": 0.6},
-    quick={"warm_up": 0.1, "seconds": 0.2},
-    limits="two system calls a message; a thread for each client gives the GIL away around each of them and asks for "
-    "it again, an event loop keeps it",
 )
 def echo(peer: Peer, params: Params) -> Samples:
     """Five clients, each with one message under way: how many messages a second does a server send back?"""
@@ -302,8 +237,6 @@ def echo(peer: Peer, params: Params) -> Samples:
         _placed(peer.program, params["placement"]) as found,
         EchoClients(found.port, params["clients"], params["size"]) as clients,
     ):
-        echoed = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
-    samples: Samples = {"rate": [echoed.messages / echoed.seconds]} | echoed.samples(echoed.messages)
-    if echoed.watched_seconds:
-        samples["server"] = [echoed.watched_seconds / echoed.seconds * 100]
-    return samples
+        answered, messages = clients.load(params["warm_up"], params["seconds"], found.cpu_seconds)
+    share = {"server": [answered.watched_seconds / answered.seconds * 100]} if answered.watched_seconds else {}
+    return answered.rate(messages) | share

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import heapq
 import itertools
 import threading
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
 
-from benchmarks.engine.model import Column, Params, Question, Samples, nothing, percentile, us_each
+from benchmarks.engine.model import Column, Params, Question, Samples, nothing, percentile, timed, us_each
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import adaptive
 
@@ -64,8 +63,6 @@ def _met(semaphore: Any, pairs: int) -> int:
 
 @Question(
     title="Semaphores",
-    method="one permit; 100,000 pairs in one thread, and shared by 4 threads with nothing in between; met: how often a "
-    "thread found another inside, in 20,000 further pairs, where each gives way while it is inside",
     columns=(
         Column("alone", "µs a pair, alone", 3),
         Column("together", "µs a pair, 4 threads", 3),
@@ -74,9 +71,6 @@ def _met(semaphore: Any, pairs: int) -> int:
     peers="lock semaphore ebbpool-semaphore ebbpool-semaphore-pure fastthreadpool-semaphore",
     variants=({"permits": 1},),
     sizes={"pairs": 100_000, "contended": 100_000, "checked": 20_000, "repeats": 3},
-    quick={"pairs": 10_000, "contended": 4_000, "checked": 2_000, "repeats": 1},
-    floor="a lock: one permit, no count",
-    limits="alone: two calls of methods; together: the GIL, or the kernel, between threads that want the same",
 )
 def semaphore(peer: Peer, params: Params) -> Samples:
     """Pairs of acquire and release: what does one cost alone, what among 4 threads, and does it exclude?"""
@@ -110,47 +104,32 @@ def _later(peer: Peer) -> Iterator[Later]:
         yield pool.submit_later
 
 
-def _scheduled(later: Later, count: int) -> tuple[float, list[Any]]:
-    """Return how many µs each of so many calls took to schedule, and what they gave."""
-    gc.collect()
-    start = time.perf_counter()
-    pending = [later(_FAR_SECONDS, nothing) for _ in range(count)]
-    return (time.perf_counter() - start) / count * 1e6, pending
-
-
 def _pushed(count: int) -> float:
-    """Return how many µs each of so many pushes to a heap took; the first pass, which makes room, does not count."""
-    push, number, clock = heapq.heappush, itertools.count().__next__, time.monotonic
-    for _ in range(2):
-        heap: list[tuple[float, int, Callable[[], object]]] = []
-        gc.collect()
-        start = time.perf_counter()
+    """Return how many µs each of so many pushes to a heap took."""
+    push, number, clock, heaps = heapq.heappush, itertools.count().__next__, time.monotonic, list[list[Any]]()
+
+    def pushes() -> None:
+        heaps.append([])
+        heap = heaps[-1]
         for _ in range(count):
             push(heap, (clock() + _FAR_SECONDS, number(), nothing))
-        taken = time.perf_counter() - start
-    return taken / count * 1e6
+
+    return us_each(pushes, count, 1)[0]
 
 
 def _submitted(count: int) -> float:
-    """Return how many µs each of so many calls took to submit, while no worker was free; the second pass of two."""
-    for _ in range(2):
-        gate = threading.Event()
-        with adaptive(1, 10.0) as pool:
-            pool.submit(gate.wait)
-            submit = pool.submit
-            gc.collect()
-            start = time.perf_counter()
-            futures = [submit(nothing) for _ in range(count)]
-            taken = time.perf_counter() - start
-            gate.set()
-        del futures
-    return taken / count * 1e6
+    """Return how many µs each of so many calls took to submit, while no worker was free."""
+    gate, futures = threading.Event(), list[Any]()
+    with adaptive(1, 10.0) as pool:
+        pool.submit(gate.wait)
+        submit = pool.submit
+        (taken,) = us_each(lambda: futures.append([submit(nothing) for _ in range(count)]), count, 1)
+        gate.set()
+    return taken
 
 
 @Question(
     title="Delayed calls",
-    method="all are due in an hour; lag: of 400 others that fall due one every 1.5 ms while those are pending; "
-    "threads: how many more there are than before; to submit one: beside it, into a pool whose worker is busy",
     columns=(
         Column("schedule", "µs to schedule one", 2),
         Column("submit", "µs to submit one", 2, ratio=False),
@@ -160,22 +139,20 @@ def _submitted(count: int) -> float:
     ),
     peers="ebbpool ebbpool-pure timer heap",
     variants=lambda peer, settings: [_FEW] if peer == "timer" else [_MANY, _FEW],
-    sizes={"divisor": 1, "shots": 400, "spacing": 0.0015},
-    quick={"divisor": 10, "shots": 50},
-    floor="a push of (when, a number, the function) to a heap; and `submit`, which makes a future, too",
-    limits="scheduling: a push to a heap; lag: the timer of the system and the turn of a thread",
+    sizes={"shots": 400, "spacing": 0.0015},
 )
 def timers(peer: Peer, params: Params) -> Samples:
     """100,000 delayed calls pending: what does scheduling one take, how many threads wait, how late do others fire?"""
-    count, shots = params["pending"] // params["divisor"], params["shots"]
+    count, shots = params["pending"], params["shots"]
     if peer.name == "heap":
         return {"schedule": [_pushed(count)]}
     beside: Samples = {} if peer.core is None else {"submit": [_submitted(count)]}
     with _later(peer) as later:
-        before = threading.active_count()
-        scheduling, pending = _scheduled(later, count)
+        before, pending = threading.active_count(), list[Any]()
+        (scheduling,) = timed(
+            lambda: pending.extend([later(_FAR_SECONDS, nothing) for _ in range(count)]), 1, warm_ups=0
+        )
         threads = threading.active_count() - before
-
         lags, done = list[float](), threading.Event()
 
         def fire(due: float) -> None:
@@ -193,7 +170,7 @@ def timers(peer: Peer, params: Params) -> Samples:
             call.cancel()
         cancelling = time.perf_counter() - start
     return beside | {
-        "schedule": [scheduling],
+        "schedule": [scheduling / count * 1e6],
         "cancel": [cancelling / count * 1e6],
         "threads": [threads],
         "lag": [percentile(lags, 0.99) * 1e3],

@@ -25,21 +25,15 @@ _WORKERS, _LIMIT = 16, 4
 
 @Question(
     title="Quick tasks beside a flood of slow ones",
-    method=f"a pool of at most {_WORKERS}, all started beforehand; slow tasks sleep 10 ms, in a lane at most {_LIMIT} "
-    "at a time; one quick task every 5 ms, each waited for, until there are enough or time is over",
     columns=(
         Column("p50", "p50, ms", 3),
         Column("p99", "p99, ms", 3),
-        Column("count", "quick tasks", 0, ratio=False),
     ),
     peers=f"{_BOTH} stdlib",
     variants=lambda peer, settings: [
         {"flood": flood} for flood in (("none", "pool") if peer == "stdlib" else ("none", "lane", "pool"))
     ],
     sizes={"slow": 10_000, "sleep": 0.01, "quick": 300, "pause": 0.005, "seconds": 3.0},
-    quick={"slow": 200, "quick": 50},
-    floor="the same quick task in an idle pool",
-    limits="the hand-off between two threads; in the pool itself: the queue of slow tasks before it",
 )
 def lanes(peer: Peer, params: Params) -> Samples:
     """Quick tasks while 10,000 slow ones are queued, in a lane of limit 4 or in the pool: how long do they take?"""
@@ -60,7 +54,7 @@ def lanes(peer: Peer, params: Params) -> Samples:
             taken.append(time.perf_counter() - start)
     finally:
         pool.shutdown(cancel_futures=True)
-    return spread(taken) | {"count": [len(taken)]}
+    return spread(taken)
 
 
 _SLOWER = 10
@@ -113,9 +107,6 @@ def _work(pool: Any, load: str, count: int) -> Callable[[], object]:
 
 @Question(
     title="A thread beside a queue of tiny tasks",
-    method="one worker, the queue filled beforehand (run, submit: meanwhile); beside it a thread sleeps 0.5 ms at a "
-    f"time; waits: what its sleeps took beyond that; ThreadPoolExecutor, and run, have {_SLOWER} times fewer tasks; "
-    "the garbage collector is off",
     columns=(
         Column("most", "longest wait, ms", 1, worst=True),
         Column("p999", "p99.9, ms", 1),
@@ -124,9 +115,6 @@ def _work(pool: Any, load: str, count: int) -> Callable[[], object]:
     peers=f"{_BOTH} stdlib",
     variants=lambda peer, settings: [{"load": load} for load in (_LOADS[:-1] if peer == "stdlib" else _LOADS)],
     sizes={"tasks": 750_000, "nap": 0.0005},
-    quick={"tasks": 100_000},
-    floor="the timer of the system, and one switch of the GIL",
-    limits="the GIL, which a worker with a queue keeps for its switch interval",
 )
 def fairness(peer: Peer, params: Params) -> Samples:
     """A pool drains a queue of tiny tasks: how long does a thread beside it wait for its turn?"""
@@ -262,12 +250,6 @@ async def _overloaded(peer: Peer, params: Params) -> Samples:
 
 @Question(
     title="Overload",
-    method="a loop hands calls to threads. *clients*: so many requests at once, of three calls each: get one of "
-    f"{_CONNECTIONS} connections (it gives up after {_PATIENCE:g} s), use it for 5 ms, give it back; who is not "
-    f"answered after {_LONGEST:g} s has given up, too. *offered*: calls of {_TAKES * 1e3:g} ms behind {_PLACES} "
-    "places, at this multiple of what they can do, "
-    f"whose callers wait {_CALLER:g} s; ebbpool has that as `max_wait`. *leave*: so many callers leave after "
-    f"{_STAYS * 1e3:g} ms of a call that computes for 10 s and asks `ebbpool.cancelled()`",
     columns=(
         Column("gave_up", "clients that gave up", 0),
         Column("seconds", "seconds until the last was answered", 2, ratio=False),
@@ -281,9 +263,7 @@ async def _overloaded(peer: Peer, params: Params) -> Samples:
         {"leave": _LEAVERS},
     ),
     sizes={"seconds": 8.0, "burns": 10.0},
-    quick={"seconds": 1.0, "burns": 1.0},
     rounds_factor=1 / 3,
-    floor="100 clients of 5 ms each over 15 connections need 0.04 s; 8 places of 50 ms give 160 answers/s",
 )
 def overload(peer: Peer, params: Params) -> Samples:
     """Overload: who gives up, how many answers are useful, and how much work goes on after clients have left?"""

@@ -1,15 +1,15 @@
 """What a server gains by it, end to end: the same requests to servers with and without ebbpool.
 
-Each server is a process of its own, and so is the load with the slow store that the servers lean on. Latencies count
-from when a request was due, even if its client still waited for an answer. Every answer is known beforehand and
-compared byte for byte; one wrong or missing answer makes the demo fail. Each server says, from its event loop, how many
-threads it has beside that loop; ebbpool's timekeeper counts as one.
+Each server is a process of its own, and so is the load. Latencies count from when a request was due, even if its client
+still waited for an answer. Every answer is known beforehand and compared byte for byte; one wrong or missing answer
+makes the demo fail. Each server says, from its event loop, how many threads it has beside that loop; ebbpool's
+timekeeper counts as one.
 
 **FastAPI**: plain ``def`` endpoints that block, as most apps have them. anyio lets forty of them run at once. Three
 servers: stock; with the tokens raised by hand to ebbpool's ceiling, the usual remedy; and with one more line,
 ``ebbpool.anyio.install()``. 200 clients ask at once for something that sleeps for 100 ms, on a server that has
-answered nothing yet. Then come 150 requests/s for 8 s, one in five a health check, three in five a call of an upstream
-that takes 50 to 300 ms (16 threads are busy on average), and for 3 s more than 1 s (90 threads would be).
+answered nothing yet. Then come 150 requests/s for 8 s, two in five a health check, the others something that waits for
+an upstream, 50 to 300 ms (16 threads are busy on average), and for 3 s more than 1 s (90 threads would be).
 
 **asyncio**: a Starlette app that hands all its work to ``loop.run_in_executor(None, ...)``. Three servers:
 ``ThreadPoolExecutor()``, ``AdaptiveExecutor()``, and a ``ThreadPoolExecutor`` of the same ceiling. 200 requests/s for

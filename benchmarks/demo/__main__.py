@@ -4,84 +4,136 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import html
-import os
-import signal
+import json
 import sys
-import tempfile
 import time
-from collections.abc import Awaitable
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from benchmarks import ROOT
+from benchmarks.demo.load import Load, Request, Run, Sample, plan, play
+from benchmarks.load.http import Connection, request
+from benchmarks.load.serving import Server, serving
 
-_NEEDED = ("ebbpool", "starlette", "uvicorn", "rich", "matplotlib")
+_NEEDED = ("ebbpool", "starlette", "uvicorn", "matplotlib")
 _BUDGET = 180.0
 """Seconds after which the demo gives up."""
+_EVERY = 0.05
+
+LOADS = {
+    "fastapi": Load(
+        clients=300, rate=150.0, steady_at=3.0, steady=8.0, mix={"health": 0.4, "wait": 0.6}, trouble=(5.0, 8.0),
+        burst_at=0.0, burst={"wait": 1.0}, burst_wait=(100, 100), burst_size=200,
+    ),
+    "asyncio": Load(
+        clients=300, rate=200.0, steady_at=0.0, steady=8.0, mix={"health": 0.85, "wait": 0.15},
+        burst_at=11.0, burst={"health": 0.5, "wait": 0.5}, burst_size=300,
+    ),
+}  # fmt: skip
 
 
-async def _within(deadline: float, work: Awaitable[bool]) -> bool:
-    """Do the work, but no longer than the monotonic clock's ``deadline``, and only until SIGTERM comes."""
-    task = asyncio.current_task()
-    assert task is not None
-    # Event loops on Windows take no signal handlers; there nobody sends SIGTERM either.
-    with contextlib.suppress(NotImplementedError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with asyncio.timeout(deadline - time.monotonic()):
-        return await work
+def _load(case: str, quick: bool) -> Load:
+    """Return the load of a case, or a tiny one, to see that everything works."""
+    load = LOADS[case]
+    return load if not quick else replace(
+        load, clients=60, rate=50.0, steady_at=min(load.steady_at, 0.3), steady=0.6, burst_at=min(load.burst_at, 0.8),
+        burst_size=30, trouble=(load.trouble[0] / 10, load.trouble[1] / 10), watch=0.2,
+    )  # fmt: skip
 
 
-def write_index(out: Path) -> Path:
-    """Write the page that shows every case in a report folder; return its path."""
-    import ebbpool
+async def _facts(client: Connection) -> Any:
+    """Ask a server how it is."""
+    return json.loads((await client.get(request("/facts")))[1])
 
-    core = "compiled" if ebbpool.COMPILED else "plain"
-    heading = f"The same load with and without ebbpool {ebbpool.__version__} ({core} core)"
-    parts = [f"<h1>{html.escape(heading)}</h1>"]
-    for told in sorted(out.glob("*.txt"), reverse=True):
-        name, text = told.stem, html.escape(told.read_text(encoding="utf-8"))
-        parts.append(
-            f'<h2>{name}</h2><img src="{name}.svg" alt="Unanswered requests and threads over time" width="100%">'
-            f'<pre>{text}</pre><p><a href="{name}.json">Every request and sample</a></p>'
-        )
-    style = "body { font: 16px sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em } pre { overflow-x: auto }"
-    page = out / "index.html"
-    page.write_text(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(heading)}</title>'
-        f"<style>{style}</style>{''.join(parts)}</html>\n",
-        encoding="utf-8",
-    )
-    return page
+
+async def _watch(client: Connection, samples: list[Sample]) -> None:
+    """Ask the server how it is, again and again, on the loop's clock."""
+    loop = asyncio.get_running_loop()
+    while True:
+        facts = await _facts(client)
+        samples.append(Sample(loop.time(), len(facts["threads"]), facts["cpu"]))
+        await asyncio.sleep(_EVERY)
+
+
+async def run_one(side: str, name: str, load: Load, requests: Sequence[Request], loaded: asyncio.Event) -> Run:
+    """Serve the load in a fresh process, then watch until the server's threads have had time to leave."""
+    with ExitStack() as stack:
+        try:
+            print(f"{name}: starting", flush=True)
+            starting = asyncio.to_thread(stack.enter_context, serving(f"benchmarks.demo.app {side}"))
+            server: Server = await starting
+            client, samples = await Connection.open(server.port), list[Sample]()
+            watching = asyncio.create_task(_watch(client, samples))
+            stack.callback(client.close)
+            stack.callback(watching.cancel)
+            print(f"{name}: under load", flush=True)
+            start, outcomes = await play(server.port, list(requests), load.patience)
+        finally:
+            loaded.set()
+        print(f"{name}: watching its threads", flush=True)
+        await asyncio.wait({watching}, timeout=load.watch)
+        if watching.done():
+            raise RuntimeError(f"the server of {name} has gone away: {watching.exception()!r}")
+        watching.cancel()
+        await asyncio.wait({watching})
+        asking = await Connection.open(server.port)
+        facts = await _facts(asking)
+        asking.close()
+        seen = [Sample(each.at - start, each.threads, each.cpu) for each in samples]
+        return Run(name, outcomes, seen, facts["threads"], server.status("VmHWM"), facts["runs"])
+
+
+async def run(case: str, quick: bool) -> list[Run]:
+    """Run a case.
+
+    A server starts as soon as the one before it is out of work and has only its idle threads to be watched; quickly,
+    where no figure means anything, all start at once.
+    """
+    from benchmarks.demo import app
+
+    load = _load(case, quick)
+    requests, tasks = plan(load), list[asyncio.Task[Run]]()
+    try:
+        async with asyncio.TaskGroup() as group:
+            for side, label in app.SIDES.items():
+                if side.startswith(case):
+                    loaded = asyncio.Event()
+                    tasks.append(group.create_task(run_one(side, label, load, requests, loaded)))
+                    if not quick:
+                        await loaded.wait()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def demo(quick: bool, out: Path) -> int:
-    """Run every case and write the report folder; return the exit status: 0 only if all answers were right."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    """Run every case and write the report; return the exit status: 0 only if all answers were right."""
+    from benchmarks.demo import report
 
-    from benchmarks.demo import case
-
-    console, deadline, status = Console(), time.monotonic() + _BUDGET, 0
+    deadline, status, cases = time.monotonic() + _BUDGET, 0, {}
     out.mkdir(parents=True, exist_ok=True)
-    for name, module in (("fastapi", "fastapi"), ("asyncio", "starlette")):
+    for case, module in (("fastapi", "fastapi"), ("asyncio", "starlette")):
         if find_spec(module) is None:
-            console.print(f"{module} is not installed here: the {name} case is left out.", style="bold yellow")
+            print(f"{module} is not installed here: the {case} case is left out.")
             continue
-        for old in out.glob(f"{name}.*"):
-            old.unlink()
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         try:
-            with Progress(*columns, console=console, refresh_per_second=4) as bars:
-                right = asyncio.run(_within(deadline, case.run(name, quick, out / name, bars, console)))
-            status = status if right else 1
+            runs = asyncio.run(asyncio.wait_for(run(case, quick), deadline - time.monotonic()))
         except RuntimeError as error:
-            console.print(f"The {name} case failed: {error}", style="bold red", highlight=False, markup=False)
+            print(f"The {case} case failed: {error}")
             status = 1
-    if any(out.glob("*.txt")):
-        address = write_index(out).resolve().as_uri()
-        console.print(f"The report: {address}", highlight=False, markup=False, soft_wrap=True)
+            continue
+        cases[case] = report.told(runs, _load(case, quick))
+        count = sum(len(one.outcomes) for one in runs)
+        problems = [text for one in runs for text in one.wrong()]
+        status = 1 if problems else status
+        print("", case, cases[case][0], *problems or [f"All {count:,} answers were right."], sep="\n")
+    page = out / "index.html"
+    page.write_text(report.page(cases), encoding="utf-8")
+    print(f"The report: {page.resolve().as_uri()}")
     return status
 
 
@@ -96,19 +148,11 @@ def main() -> int:
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         print(f"The demo needs {', '.join(missing)}: install the group 'demo', or run `nox -s demo`.", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory(prefix="ebbpool-demo-") as folder:
-        # matplotlib keeps its font cache there, and nothing in the user's home.
-        os.environ.setdefault("MPLCONFIGDIR", folder)
-        try:
-            return demo(options.quick, options.out)
-        except TimeoutError:
-            said, status = f"The demo gave up: it took longer than {_BUDGET:g} s.", 1
-        except KeyboardInterrupt:
-            said, status = "Interrupted.", 130
-        except asyncio.CancelledError:
-            said, status = "Terminated.", 143
-    print(said, file=sys.stderr)
-    return status
+    try:
+        return demo(options.quick, options.out)
+    except TimeoutError:
+        print(f"The demo gave up: it took longer than {_BUDGET:g} s.", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The server of both cases: endpoints that block, in FastAPI as plain ``def``, or handed to the loop's executor.
 
-`python -m benchmarks.demo.app SIDE --store PORT --root FOLDER` is one of
+`python -m benchmarks.demo.app SIDE` is one of
 
 - ``fastapi-stock``: anyio lets forty ``def`` endpoints run at once;
 - ``fastapi-raised``: anyio's own remedy, its forty tokens raised to ebbpool's ceiling;
@@ -15,7 +15,6 @@ There are no response models: with one, FastAPI hands the checking of every answ
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import importlib.util
 import json
 import socket
@@ -24,56 +23,42 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import uvicorn
 
 import ebbpool
-from benchmarks.demo.load import fetch
 from benchmarks.load.serving import announce
 from benchmarks.servers import main
 
 CEILING = 256
+SIDES = {
+    "fastapi-stock": "stock",
+    "fastapi-raised": f"{CEILING} tokens",
+    "fastapi-installed": "ebbpool.anyio.install()",
+    "asyncio-default": "ThreadPoolExecutor()",
+    "asyncio-fixed": f"ThreadPoolExecutor({CEILING})",
+    "asyncio-adaptive": "AdaptiveExecutor()",
+}
 
 
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def health() -> dict[str, Any]:
+    return {"ok": True}
 
 
-def endpoints(root: Path, store: int) -> list[Callable[..., dict[str, Any]]]:
-    """Return the work: functions that block, each called with what a query has.
-
-    Args:
-        root: The folder that the paths asked for are relative to.
-        store: The slow store's port.
-    """
-
-    def health() -> dict[str, Any]:
-        return {"ok": True}
-
-    def wait(ms: int) -> dict[str, Any]:
-        time.sleep(int(ms) / 1000)
-        return {"waited": int(ms)}
-
-    def digest(path: str) -> dict[str, Any]:
-        return {"path": path, "sha256": sha256_of(root / path)}
-
-    def verify(n: str, path: str) -> dict[str, Any]:
-        return digest(path) | {"stored": fetch(store, n, path)}
-
-    return [health, wait, digest, verify]
+def wait(ms: int) -> dict[str, Any]:
+    """Block as long as a call of an upstream would."""
+    time.sleep(int(ms) / 1000)
+    return {"waited": int(ms)}
 
 
-def fastapi_app(work: list[Callable[..., dict[str, Any]]], side: str) -> Any:
+def fastapi_app(side: str) -> Any:
     """Return the app as a user writes it; what differs between the sides is the running loop's process."""
     import anyio.to_thread
     from fastapi import FastAPI
 
     app = FastAPI()
-    for function in work:
+    for function in (health, wait):
         app.get(f"/{function.__name__}", response_model=None)(function)
     if side == "raised":
         anyio.to_thread.current_default_thread_limiter().total_tokens = CEILING
@@ -84,7 +69,7 @@ def fastapi_app(work: list[Callable[..., dict[str, Any]]], side: str) -> Any:
     return app
 
 
-def asyncio_app(work: list[Callable[..., dict[str, Any]]], side: str) -> Any:
+def asyncio_app(side: str) -> Any:
     """Return an app each of whose endpoints hands all of its work to the loop's default executor."""
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -92,11 +77,12 @@ def asyncio_app(work: list[Callable[..., dict[str, Any]]], side: str) -> Any:
     from starlette.routing import Route
 
     make: dict[str, Callable[[], ThreadPoolExecutor]] = {
-        "adaptive": ebbpool.AdaptiveExecutor,
+        "default": ThreadPoolExecutor,
         "fixed": partial(ThreadPoolExecutor, CEILING),
+        "adaptive": ebbpool.AdaptiveExecutor,
     }
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(make.get(side, ThreadPoolExecutor)())
+    loop.set_default_executor(make[side]())
 
     def route(function: Callable[..., dict[str, Any]]) -> Route:
         async def endpoint(request: Request) -> JSONResponse:
@@ -104,30 +90,31 @@ def asyncio_app(work: list[Callable[..., dict[str, Any]]], side: str) -> Any:
 
         return Route(f"/{function.__name__}", endpoint)
 
-    return Starlette(routes=[route(function) for function in work])
+    return Starlette(routes=[route(health), route(wait)])
 
 
 PARSER = "httptools" if importlib.util.find_spec("httptools") else "h11"
 
 
-async def serve(app: Any) -> None:
-    """Serve an ASGI app on a free port of 127.0.0.1 until the parent lets go.
+async def serve(name: str) -> None:
+    """Serve one side on a free port of 127.0.0.1 until the parent lets go.
 
     ``GET /facts`` is answered by the loop itself: its threads beside this one, its processor time, and what runs.
     """
+    framework, _, side = name.partition("-")
+    app = fastapi_app(side) if framework == "fastapi" else asyncio_app(side)
 
     async def told(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["path"] != "/facts":
             await app(scope, receive, send)
             return
         names = [thread.name for thread in threading.enumerate()]
+        loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
+        core = "compiled" if ebbpool.COMPILED else "plain"
         facts = {
             "threads": [name for name in names if name not in ("MainThread", "die-with-parent")],
             "cpu": time.process_time(),
-            "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
-            "parser": PARSER,
-            "core": "compiled" if ebbpool.COMPILED else "plain Python",
-            "ebbpool": ebbpool.__version__,
+            "runs": f"{loop}, {PARSER}, ebbpool {ebbpool.__version__} ({core} core)",
         }
         body = json.dumps(facts).encode()
         headers = [(b"content-length", str(len(body)).encode())]
@@ -142,20 +129,12 @@ async def serve(app: Any) -> None:
         await uvicorn.Server(config).serve(sockets=[listener])
 
 
-def run(name: str, store: str, root: str) -> None:
+def run(name: str) -> None:
     """Serve one side, on uvloop where it is installed."""
-    framework, _, side = name.partition("-")
-    make = fastapi_app if framework == "fastapi" else asyncio_app
-
-    async def made() -> None:
-        await serve(make(endpoints(Path(root), int(store)), side))
-
     uvloop = importlib.util.find_spec("uvloop") and importlib.import_module("uvloop")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner:
-        runner.run(made())
+        runner.run(serve(name))
 
-
-SIDES = ("fastapi-stock", "fastapi-raised", "fastapi-installed", "asyncio-default", "asyncio-fixed", "asyncio-adaptive")
 
 if __name__ == "__main__":
     main({name: partial(run, name) for name in SIDES})

@@ -1,28 +1,22 @@
-r"""The load, decided beforehand from a seed, and the clients that ask: who asks for what, when, and what came of it.
-
-The servers lean on a slow store: a TCP server that takes its time. One request per connection: ``"<n> <path>\n"`` is
-answered with ``"<sha256>\n"`` after `delay` seconds.
-"""
+"""The load, decided beforehand from a seed, and the clients that ask: who asks for what, when, and what came of it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
-import socket
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from typing import NamedTuple
 
 from benchmarks.load.http import BadResponse, Connection, request
 
-_TIMEOUT = 15.0
-_SLOW = "slow-"
-"""What a request's number begins with while the store has trouble."""
 _PAUSE = 1.3
 """The least time between two requests of a client (s): more than the slowest takes, so that it waits for the server."""
+TOO_LATE = 1.0
+"""Seconds after which a health check counts as failed: the default of Kubernetes' probes."""
+_WAIT, _TROUBLE = (50, 300), (1000, 1100)
+"""How long what waits takes, in ms, and how long while the upstream has trouble."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +27,7 @@ class Load:
         rate: Requests a second while it is steady, from `steady_at` for `steady` seconds.
         mix: The shares of the kinds of request in that.
         burst_at: When all clients of the burst ask at once; of which kinds, `burst` says.
+        burst_wait: How long what waits takes in that, in ms.
         trouble: From when to when the upstream is slow.
         watch: For how long the server is watched after its last answer.
         patience: After so long in all, whatever is unanswered counts as an error.
@@ -46,6 +41,7 @@ class Load:
     burst_at: float
     burst: Mapping[str, float]
     burst_size: int
+    burst_wait: tuple[int, int] = _WAIT
     trouble: tuple[float, float] = (0.0, 0.0)
     watch: float = 12.0
     patience: float = 32.0
@@ -91,48 +87,63 @@ class Run:
 
     Attributes:
         left: The names of the threads that were left at the end.
-        memory: The most bytes of memory the server ever held; 0 where the system does not tell.
+        memory: The most kB of memory the server ever held; 0 where the system does not tell.
+        runs: The event loop, the parser and the ebbpool of the server.
     """
 
     name: str
     outcomes: list[Outcome]
     samples: list[Sample]
-    facts: dict[str, Any]
     left: list[str]
     memory: int
+    runs: str
+
+    def of(self, phase: str, *kinds: str) -> list[Outcome]:
+        return [one for one in self.outcomes if one.phase == phase and (not kinds or one.kind in kinds)]
+
+    def peak(self) -> int:
+        return max(sample.threads for sample in self.samples)
+
+    def late_checks(self) -> int:
+        """Return how many health checks of the steady phase took longer than a prober waits."""
+        return sum(one.latency > TOO_LATE for one in self.of("steady", "health"))
+
+    def burst_took(self) -> float:
+        """Return the seconds from the burst to its last answer."""
+        return max(one.latency for one in self.of("burst"))
+
+    def wrong(self) -> list[str]:
+        """Return a text that names the first few wrong or missing answers, if there are any."""
+        found = [one.problem for one in self.outcomes if one.problem]
+        shown = "".join(f"\n  {problem}" for problem in found[:5])
+        count = len(self.outcomes)
+        return [f"{self.name}: {len(found):,} of {count:,} answers were wrong or missing:{shown}"] if found else []
 
 
-def plan(load: Load, digests: Mapping[str, str]) -> list[Request]:
-    """Draw the load: the same load and digests always give the same requests."""
-    dice, paths, found = random.Random(20), sorted(digests), list[Request]()
+def plan(load: Load) -> list[Request]:
+    """Draw the load: the same load always gives the same requests."""
+    dice, found = random.Random(20), list[Request]()
 
-    def add(client: int, due: float, phase: str, mix: Mapping[str, float]) -> None:
+    def add(client: int, due: float, phase: str, mix: Mapping[str, float], waits: tuple[int, int]) -> None:
         (kind,) = dice.choices(list(mix), list(mix.values()))
-        path = dice.choice(paths)
-        number = (_SLOW if load.trouble[0] <= due < load.trouble[1] else "") + str(len(found))
-        stored = {"path": path, "sha256": digests[path]}
-        query, body = {
-            "health": ({}, {"ok": True}),
-            "wait": ({"ms": "100"}, {"waited": 100}),
-            "digest": ({"path": path}, stored),
-            "verify": ({"n": number, "path": path}, stored | {"stored": digests[path]}),
-        }[kind]
-        target = f"/{kind}?{urlencode(query)}" if query else f"/{kind}"
+        ms = dice.randint(*waits)
+        target, body = {"health": ("/health", {"ok": True}), "wait": (f"/wait?ms={ms}", {"waited": ms})}[kind]
         found.append(Request(client, due, phase, kind, target, json.dumps(body, separators=(",", ":"))))
 
     for client in range(load.burst_size):
-        add(client, load.burst_at, "burst", load.burst)
+        add(client, load.burst_at, "burst", load.burst, load.burst_wait)
     gap = load.clients / load.rate
     for client in range(load.clients):
         due = load.steady_at - dice.uniform(0.0, 10 * gap)
         while due < load.steady_at + load.steady:
             if due >= load.steady_at:
-                add(client, due, "steady", load.mix)
+                slow = load.trouble[0] <= due < load.trouble[1]
+                add(client, due, "steady", load.mix, _TROUBLE if slow else _WAIT)
             due += _PAUSE + dice.expovariate(1.0 / max(0.01, gap - _PAUSE))
     return found
 
 
-async def judged(client: Connection, target: str, expected: str) -> str:
+async def _judged(client: Connection, target: str, expected: str) -> str:
     """Ask, and return "" for a right answer, else what is wrong with it."""
     try:
         status, body = await client.get(request(target))
@@ -150,7 +161,7 @@ async def _ask_all(client: Connection, port: int, mine: list[Request], start: fl
         await asyncio.sleep(start + each.due - loop.time())
         try:
             async with asyncio.timeout_at(end):
-                problem = await judged(client, each.target, each.answer)
+                problem = await _judged(client, each.target, each.answer)
         except TimeoutError:
             problem = "error: not answered in time"
         if problem.startswith("error"):
@@ -168,45 +179,6 @@ async def play(port: int, requests: list[Request], patience: float) -> tuple[flo
         mine.setdefault(each.client, []).append(each)
     clients = [await Connection.open(port) for _ in mine]
     start = asyncio.get_running_loop().time() + 0.05
-    parts = await asyncio.gather(
-        *(
-            _ask_all(client, port, found, start, start + patience)
-            for client, found in zip(clients, mine.values(), strict=True)
-        )
-    )
+    asking = zip(clients, mine.values(), strict=True)
+    parts = await asyncio.gather(*[_ask_all(client, port, one, start, start + patience) for client, one in asking])
     return start, sorted((outcome for part in parts for outcome in part), key=lambda outcome: outcome.due)
-
-
-def delay(n: str) -> float:
-    """Return how long the store takes over request ``n``, always the same: 0.05 to 0.3 s; in trouble 1 to 1.1 s."""
-    drawn = zlib.crc32(n.encode())
-    return (1000 + drawn % 101 if n.startswith(_SLOW) else 50 + drawn % 251) / 1000
-
-
-async def serve_store(digests: Mapping[str, str]) -> asyncio.Server:
-    """Start the store on a free port of 127.0.0.1."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            n, _, path = (await reader.readline()).decode().rstrip("\n").partition(" ")
-            await asyncio.sleep(delay(n))
-            writer.write(f"{digests.get(path, 'unknown')}\n".encode())
-            await writer.drain()
-        except ConnectionError:
-            return
-        finally:
-            writer.close()
-
-    return await asyncio.start_server(answer, "127.0.0.1", 0, backlog=512)
-
-
-def fetch(port: int, n: str, path: str) -> str:
-    """Ask the store for a path's digest; blocks the calling thread until it comes.
-
-    Raises:
-        OSError: The store is gone, or took longer than `_TIMEOUT`.
-    """
-    with socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT) as connection:
-        connection.sendall(f"{n} {path}\n".encode())
-        with connection.makefile("rb") as file:
-            return file.readline().decode().strip()

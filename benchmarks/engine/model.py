@@ -24,7 +24,7 @@ _FILES = {
     "tasks": "submit_collect with_argument simple_sum round_trip map_items",
     "bursts": "cold_burst cold_map computing blocked_tasks",
     "sizing": "sizing",
-    "costs": "memory stacks idle_cost watching",
+    "costs": "memory stacks watching",
     "loops": "offload anyio_tasks loop_lag loop_beside",
     "turns": "lanes fairness overload",
     "timing": "semaphore timers",
@@ -86,57 +86,48 @@ def unmeasured(peer: Peer, params: Params) -> Samples:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question, asked of its peers; it decorates what measures.
+    """One question, asked of its peers; it decorates what measures. docs/performance/questions.md says how it is asked.
 
     Attributes:
         peers: The names of those that are asked, with spaces.
         variants: The cells, of every peer, or by its name.
-        sizes: The fixed sizes, which every cell is given; `quick` has what `--quick` makes smaller.
+        sizes: The fixed sizes, which every cell is given; with `--quick` a tenth of each number, and a quarter of each
+            time (and of whatever else has a point).
         turns: If not 0, cells are given how many `turns` of `compute` take so many seconds, counted in the parent: all
             of them compute the same.
         rounds_factor: Cells that cost little and vary much are asked more often, and the reverse.
         skip: Given the cells so far, a peer's name and a variant: why that cell need not be asked, or "".
         free: The key of a variant in which a rival need not be like ours; its best value counts.
-        floor: What no pool can do without, in words.
-        limits: What the figures of ours are bound by.
-        quick_cells: How many variants of a peer are asked with `--quick`; 0: all.
         measure: What is decorated: runs in a fresh process and returns the samples by metric.
         name: The name of that.
-        asks: What is asked, in a sentence: the first line of what that says of itself.
     """
 
     title: str
-    method: str
     columns: Sequence[Column]
     peers: str
     variants: Sequence[Variant] | Callable[[str, Settings], Sequence[Variant]]
-    sizes: Mapping[str, Any] = field(default_factory=dict)
-    quick: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, int | float] = field(default_factory=dict)
     turns: float = 0.0
     rounds_factor: float = 1.0
     skip: Callable[[Sequence[Mapping[str, Any]], str, Variant], str] | None = None
     free: str = ""
-    floor: str = ""
-    limits: str = ""
-    quick_cells: int = 1
     measure: Measure = unmeasured
     name: str = ""
-    asks: str = ""
 
     def __call__(self, measure: Measure) -> Question:
-        return replace(self, measure=measure, name=measure.__name__, asks=(measure.__doc__ or "").partition("\n")[0])
+        return replace(self, measure=measure, name=measure.__name__)
 
     def cells(self, peer: str, settings: Settings) -> list[Variant]:
-        """Return the cells of a peer; with `--quick` the first ones and the last."""
+        """Return the cells of a peer; with `--quick` the first and the last."""
         found = list(self.variants(peer, settings) if callable(self.variants) else self.variants)
-        if not settings.quick or not 0 < self.quick_cells < len(found):
-            return found
-        return [*found[: max(1, self.quick_cells - 1)], *found[-1:]][: self.quick_cells]
+        return [*found[:1], *found[1:][-1:]] if settings.quick else found
 
     def sized(self, quick: bool) -> dict[str, Any]:
         """Return the fixed sizes."""
-        turns = {"turns": turns_in(self.turns)} if self.turns else {}
-        return {**self.sizes, **(self.quick if quick else {}), **turns}
+        sizes: dict[str, int | float] = dict(self.sizes)
+        for name, size in self.sizes.items() if quick else ():
+            sizes[name] = max(1, size // 10) if isinstance(size, int) else size / 4
+        return sizes | ({"turns": turns_in(self.turns)} if self.turns else {})
 
     def rounds(self, settings: Settings) -> int:
         return 1 if settings.quick else max(1, round(settings.rounds * self.rounds_factor))
@@ -147,6 +138,10 @@ def load_question(name: str) -> Question:
     question = getattr(importlib.import_module(f"benchmarks.{QUESTIONS[name]}"), name)
     assert isinstance(question, Question)
     return question
+
+
+def text_of(variant: Variant) -> str:
+    return " ".join(f"{name}={value}" for name, value in variant.items())
 
 
 def by_workers(peer: str, settings: Settings) -> list[Variant]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.engine.model import QUESTIONS, Column, Question, Variant, load_question
+from benchmarks.engine.model import QUESTIONS, Column, Question, Variant, load_question, text_of
 from benchmarks.engine.runner import FORMAT
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.table import known, peer_named
@@ -112,7 +112,7 @@ class Contest(NamedTuple):
 
     Attributes:
         ratio: How many times better ours is: below 1 the rival is ahead; `low` and `high` are its 95% interval.
-        floor: The best floor or ceiling, if there is one.
+        floor: The best floor, if there is one.
     """
 
     variant: Variant
@@ -135,10 +135,6 @@ class Contest(NamedTuple):
         if not self.judged:
             return ""
         return self.ours.label if self.low > 1 else self.rival.label if self.high < 1 else ""
-
-
-def text_of(variant: Variant) -> str:
-    return " ".join(f"{name}={value}" for name, value in variant.items())
 
 
 class Answers:
@@ -192,11 +188,15 @@ class Answers:
             for column in self.question.columns:
                 ours, rival, floor = (self._best(variant, column, side) for side in ("ours", "rival", "floor"))
                 if column.ratio and ours and rival and ours.figure.value and rival.figure.value:
-                    better, worse = (ours.figure, rival.figure) if column.more else (rival.figure, ours.figure)
-                    ratio = better.value / worse.value
-                    low, high = self.noise(column).interval(ratio, len(better.by_round), len(worse.by_round))
-                    found.append(Contest(variant, column, ours, rival, ratio, low, high, floor))
+                    times = self.times_better(ours.figure, rival.figure, column)
+                    found.append(Contest(variant, column, ours, rival, *times, floor))
         return found
+
+    def times_better(self, ours: Figure, rival: Figure, column: Column) -> tuple[float, float, float]:
+        """Return how many times better a figure is than another, and the ends of the 95% interval of that."""
+        better, worse = (ours, rival) if column.more else (rival, ours)
+        ratio = better.value / worse.value
+        return ratio, *self.noise(column).interval(ratio, len(better.by_round), len(worse.by_round))
 
     def _best(self, like: Variant, column: Column, side: str) -> Side | None:
         found = []
@@ -229,23 +229,14 @@ class Run:
     """
 
     def __init__(self, name: str, document: Mapping[str, Any]) -> None:
-        if document.get("format") != FORMAT:
-            raise ValueError(f"{name}: format {document.get('format')!r}; this programme reads format {FORMAT}")
+        if document["format"] != FORMAT:
+            raise ValueError(f"{name}: format {document['format']!r}; this programme reads format {FORMAT}")
         self.name, self.document = name, document
         self.answers = {
             question: Answers(load_question(question), entry)
             for question, entry in document["questions"].items()
             if question in QUESTIONS
         }
-
-    @classmethod
-    def read(cls, path: Path) -> Run:
-        """Return the run in a file.
-
-        Raises:
-            ValueError: It was written by another version of this programme.
-        """
-        return cls(path.stem, json.loads(path.read_text(encoding="utf-8")))
 
     def told(self) -> str:
         """Return in a line where and when it was taken."""
@@ -256,3 +247,11 @@ class Run:
         quick = "; QUICK: one round of small sizes, not to be quoted" if settings["quick"] else ""
         when = f"{self.document['taken']}, commit {self.document['commit'] or 'unknown'}"
         return f"{python}, {len(facts['processors'])} processors{model}{held}, {when}{quick}"
+
+
+def read(path: Path) -> dict[str, Run]:
+    """Return the runs in a file, by name."""
+    documents = json.loads(path.read_text(encoding="utf-8"))
+    if "format" in documents:
+        raise ValueError(f"{path}: a run without a name; this programme reads files that have runs by name")
+    return {name: Run(name, document) for name, document in documents.items()}

@@ -1,10 +1,10 @@
-"""Runs questions: each cell in a fresh process, the peers in turn, round by round; writes one JSON file.
+"""Runs questions: each cell in a fresh process, the peers in turn, round by round; writes JSON files.
 
 That process runs this module: it measures one peer under one variant, and prints one line of JSON.
 
-The file has the machine, the versions, the commit, the settings, and of each question the cells with every sample, by
-metric and round; of a cell without samples it has the round, a status ("missing", "skipped", "failed" or "timeout")
-and the reason.
+A file has runs by name. Each has the machine, the versions, the commit, the settings, and of each question the cells
+with every sample, by metric and round; of a cell without samples it has the round, a status ("missing", "skipped",
+"failed" or "timeout") and the reason.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT, processors
-from benchmarks.engine.model import Question, Settings, Variant, load_question
+from benchmarks.engine.model import Question, Settings, Variant, load_question, text_of
 from benchmarks.peers import Unavailable
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.table import peer_named
@@ -137,71 +137,44 @@ def _short(value: float) -> float | int:
     return int(found) if found.is_integer() else found
 
 
-class Recorder:
-    """One run while it goes on.
+def _cell(cells: list[dict[str, Any]], peer: str, variant: Variant) -> dict[str, Any]:
+    """Return the cell of a peer and a variant, a new one if there is none yet."""
+    for found in cells:
+        if found["peer"] == peer and found["variant"] == variant:
+            return found
+    cells.append({"peer": peer, "variant": variant, "samples": {}, "without": []})
+    return cells[-1]
 
-    Attributes:
-        document: What is written as JSON.
+
+def _ask(
+    document: dict[str, Any], question: Question, settings: Settings, number: int, announce: Callable[[str], None]
+) -> None:
+    """Have round `number` of a question, from 1; what was missing before, or out of time, is not asked again.
+
+    The plain core is asked in the first round alone: it is there to be known, and its noise is the compiled core's.
     """
-
-    def __init__(self, questions: Sequence[Question], settings: Settings) -> None:
-        self._settings = settings
-        beside = commit(Path(settings.beside)) if settings.beside else ""
-        self.document: dict[str, Any] = {
-            "format": FORMAT,
-            "taken": "",
-            "seconds": 0,
-            "commit": commit(),
-            "machine": machine(),
-            # Not where the other checkout is, but what.
-            "settings": asdict(settings) | {"beside": beside},
-            "versions": {},
-            "questions": {
-                question.name: {"sizes": question.sized(settings.quick), "rounds": 0, "cells": []}
-                for question in questions
-            },
-        }
-
-    def _cell(self, question: str, peer: str, variant: Variant) -> dict[str, Any]:
-        cells: list[dict[str, Any]] = self.document["questions"][question]["cells"]
-        for found in cells:
-            if found["peer"] == peer and found["variant"] == variant:
-                return found
-        cells.append({"peer": peer, "variant": variant, "samples": {}, "without": []})
-        return cells[-1]
-
-    def ask(self, question: Question, number: int, rounds: int, announce: Callable[[str], None]) -> None:
-        """Have round `number`, from 0; what was missing before, or out of time, is not asked again.
-
-        The plain core is asked in the first round alone: it is there to be known, and its noise is the compiled core's.
-        """
-        entry = self.document["questions"][question.name]
-        entry["rounds"] = number + 1
-        cells = cells_of(question, self._settings)
-        compiled = any(peer.core for peer, _ in cells)
-        for peer, variant in in_turn(cells, number, rounds):
-            shown = " ".join(f"{name}={value}" for name, value in variant.items())
-            announce(f"{question.name} round {number + 1}/{rounds} {peer.name} {shown}")
-            cell = self._cell(question.name, peer.name, variant)
-            given_up = any(status in ("missing", "timeout") for _, status, _ in cell["without"])
-            if given_up or (number and compiled and peer.core is False and not self._settings.peers):
-                continue
-            begun = time.monotonic()
-            if question.skip is not None and (why := question.skip(entry["cells"], peer.name, variant)):
-                answer: dict[str, Any] = {"status": "skipped", "reason": why}
-            else:
-                answer = run_cell(question.name, peer, entry["sizes"] | variant, self._settings.pin)
-            self.document["seconds"] += round(time.monotonic() - begun, 1)
-            self._record(cell, peer, number + 1, answer)
-
-    def _record(self, cell: dict[str, Any], peer: Peer, number: int, answer: dict[str, Any]) -> None:
-        versions = self.document["versions"]
+    entry, versions, rounds = document["questions"][question.name], document["versions"], question.rounds(settings)
+    entry["rounds"] = number
+    cells = cells_of(question, settings)
+    compiled = any(peer.core for peer, _ in cells)
+    for peer, variant in in_turn(cells, number - 1, rounds):
+        announce(f"{question.name} round {number}/{rounds} {peer.name} {text_of(variant)}")
+        cell = _cell(entry["cells"], peer.name, variant)
+        given_up = any(status in ("missing", "timeout") for _, status, _ in cell["without"])
+        if given_up or (number > 1 and compiled and peer.core is False and not settings.peers):
+            continue
+        begun = time.monotonic()
+        if question.skip is not None and (why := question.skip(entry["cells"], peer.name, variant)):
+            answer: dict[str, Any] = {"status": "skipped", "reason": why}
+        else:
+            answer = run_cell(question.name, peer, entry["sizes"] | variant, settings.pin)
+        document["seconds"] += round(time.monotonic() - begun, 1)
         if answer["status"] != "ok":
             cell["without"].append([number, answer["status"], answer["reason"]])
             if answer["status"] == "missing":
                 versions.setdefault(peer.name, answer["reason"])
-            return
-        switched = answer["gil"] and not self.document["machine"]["gil"]
+            continue
+        switched = answer["gil"] and not document["machine"]["gil"]
         versions[peer.name] = answer["version"] + (", which switched the GIL on" if switched else "")
         for metric, samples in answer["samples"].items():
             cell["samples"].setdefault(metric, {})[str(number)] = [_short(sample) for sample in samples]
@@ -219,31 +192,48 @@ def run(
     Every question has its first round before any has its second: what changes in the machine meanwhile is then part of
     the noise that is seen. A round that would end after `seconds` is left out, unless it is the first.
     """
-    recorder = Recorder(questions, settings)
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "taken": "",
+        "seconds": 0,
+        "commit": commit(),
+        "machine": machine(),
+        # Not where the other checkout is, but what.
+        "settings": asdict(settings) | {"beside": commit(Path(settings.beside)) if settings.beside else ""},
+        "versions": {},
+        "questions": {
+            question.name: {"sizes": question.sized(settings.quick), "rounds": 0, "cells": []} for question in questions
+        },
+    }
     begun, took = clock(), dict[str, float]()
-    for number in range(max(question.rounds(settings) for question in questions)):
+    for number in range(1, max(question.rounds(settings) for question in questions) + 1):
         for question in questions:
-            rounds = question.rounds(settings)
-            if number >= rounds or (number and clock() - begun + took[question.name] > seconds):
-                continue
             start = clock()
-            recorder.ask(question, number, rounds, announce)
+            late = number > 1 and start - begun + took[question.name] > seconds
+            if number > question.rounds(settings) or late:
+                continue
+            _ask(document, question, settings, number, announce)
             took[question.name] = clock() - start
-            recorder.document["taken"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-            yield recorder.document
+            document["taken"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+            yield document
 
 
-def save(path: Path, document: dict[str, Any]) -> None:
-    """Write the JSON, a line for each cell."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _written(document: Mapping[str, Any]) -> str:
     parts = []
     for name, question in document["questions"].items():
         lines = ",\n".join(json.dumps(cell, ensure_ascii=False, separators=(",", ":")) for cell in question["cells"])
         head = json.dumps({key: value for key, value in question.items() if key != "cells"}, ensure_ascii=False)[:-1]
         parts.append(f'{json.dumps(name)}: {head}, "cells": [\n{lines}\n]}}')
-    text = json.dumps(document | {"questions": {}}, indent=1, ensure_ascii=False)
+    text = json.dumps({**document, "questions": {}}, indent=1, ensure_ascii=False)
     joined = ",\n".join(parts)
-    path.write_text(text.replace('"questions": {}', f'"questions": {{\n{joined}\n}}') + "\n", encoding="utf-8")
+    return text.replace('"questions": {}', f'"questions": {{\n{joined}\n}}')
+
+
+def save(path: Path, documents: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the JSON of some runs, by name, a line for each cell."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    runs = ",\n".join(f"{json.dumps(name)}: {_written(document)}" for name, document in documents.items())
+    path.write_text(f"{{\n{runs}\n}}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

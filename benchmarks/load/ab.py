@@ -16,13 +16,8 @@ from benchmarks.peers import program
 class Ab:
     """What `ab` reports, and what it needed of a processor itself.
 
-    Attributes:
-        complete: Requests that ended.
-        failed: How often something failed (no connection, reset, another length than the first response had, another
-            status).
-        body_bytes: Of all responses together.
-        rate: Requests per second.
-        percentiles: By per cent, milliseconds until a request was served.
+    `failed` is how often something failed (no connection, reset, another length than the first response had, another
+    status); the percentiles are by per cent, in ms until a request was served.
     """
 
     complete: int
@@ -42,11 +37,7 @@ class Ab:
 
 
 def parse_ab(text: str, cpu_seconds: float = 0.0) -> Ab:
-    """Read the report that `ab` writes to stdout.
-
-    Raises:
-        ValueError: It is none, or not complete.
-    """
+    """Read the report that `ab` writes to stdout; ValueError if it is none, or not complete."""
     told = {"Non-2xx responses": "0"} | dict(re.findall(r"^([A-Z][\w -]+):\s+([0-9.]+)", text, re.MULTILINE))
     try:
         return Ab(
@@ -64,20 +55,12 @@ def parse_ab(text: str, cpu_seconds: float = 0.0) -> Ab:
         raise ValueError(f"no {missing} in what ab wrote: {text[-400:]!r}") from None
 
 
-def _children_cpu_seconds() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
-
-
 def ab(port: int, target: str, *, requests: int, concurrency: int, timeout: float = 60.0) -> Ab:
-    """Run `ab` against a server on this machine, which may take, as any wait for a response, so many seconds.
-
-    Raises:
-        Unavailable: `ab` is not installed.
-        subprocess.SubprocessError: It gave up, or took longer.
-    """
+    """Run `ab` against a server on this machine, which may take, as any wait for a response, so many seconds."""
     flags = ["-q", "-r", "-n", str(requests), "-c", str(concurrency), "-s", str(max(1, round(timeout)))]
     command = [program("ab", " (Debian: apache2-utils)"), *flags, f"http://127.0.0.1:{port}{target}"]
-    before = _children_cpu_seconds()
+    before = os.times()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=timeout, check=True)
-    return parse_ab(done.stdout, _children_cpu_seconds() - before)
+    after = os.times()
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    return parse_ab(done.stdout, spent)

@@ -55,15 +55,6 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-def _status(pid: int, name: str) -> int:
-    """The number after `name` in /proc/PID/status: kB, or a count; 0 if there is none."""
-    try:
-        lines = (_PROC / str(pid) / "status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
-
-
 @dataclass(frozen=True, slots=True)
 class Server:
     """A server process that listens. Where there is no /proc, what it costs is 0."""
@@ -88,21 +79,17 @@ class Server:
             ticks += sum(map(int, _stat(pid)[11:last]))
         return ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
 
-    def memory(self) -> int:
-        """Resident memory in kB."""
-        return _status(self.pid, "VmRSS")
+    def status(self, name: str) -> int:
+        """Return the number after `name` in /proc/PID/status, kB or a count; 0 if there is none.
 
-    def peak_memory(self) -> int:
-        """The most bytes of memory it ever had resident."""
-        return _status(self.pid, "VmHWM") * 1024
-
-    def virtual(self) -> int:
-        """Virtual memory in kB."""
-        return _status(self.pid, "VmSize")
-
-    def threads(self) -> int:
-        """Threads that live, the main one and the one that watches for the parent's end among them."""
-        return _status(self.pid, "Threads")
+        "VmRSS" is memory that is resident, "VmHWM" the most that ever was, "VmSize" what is virtual; "Threads" that
+        live include the main one, and the one that watches for the parent's end.
+        """
+        try:
+            lines = (_PROC / str(self.pid) / "status").read_text().splitlines()
+        except OSError:
+            return 0
+        return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
 
 
 @contextmanager
@@ -172,18 +159,14 @@ class Watch(Beside):
 
     def _look(self) -> None:
         while True:
-            self.threads = max(self.threads, self._server.threads())
-            self.memory = max(self.memory, self._server.memory())
+            self.threads = max(self.threads, self._server.status("Threads"))
+            self.memory = max(self.memory, self._server.status("VmRSS"))
             if self._over.wait(self._period):
                 return
 
 
 def wait_for(condition: Callable[[], object], timeout: float, what: str) -> None:
-    """Looks every millisecond until `condition` holds.
-
-    Raises:
-        RuntimeError: it did not within `timeout` seconds.
-    """
+    """Looks every millisecond until `condition` holds, for so many seconds at most."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
 from typing import Any
-
-# Debian puts nginx where only the administrator looks.
-_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
 
 
 class Unavailable(Exception):
@@ -16,11 +12,7 @@ class Unavailable(Exception):
 
 
 def package(name: str) -> Any:
-    """Return a module that may not be installed.
-
-    Raises:
-        Unavailable: It cannot be imported.
-    """
+    """Return a module that may not be installed: `Unavailable` says so."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -28,12 +20,8 @@ def package(name: str) -> Any:
 
 
 def program(name: str, hint: str = "") -> str:
-    """Return the path of a program that may not be installed.
-
-    Raises:
-        Unavailable: It is not; `hint` says how it is called elsewhere.
-    """
-    found = shutil.which(name, path=_PATH)
+    """Return the path of a program that may not be installed; `hint` says how it is called elsewhere."""
+    found = shutil.which(name)
     if found is None:
         raise Unavailable(f"{name} is not installed{hint}")
     return found

@@ -18,11 +18,7 @@ AT = "@"
 
 
 def no_way(*args: Any) -> Any:
-    """Stand for what a peer does not have.
-
-    Raises:
-        TypeError: Always.
-    """
+    """Stand for what a peer does not have."""
     raise TypeError("the table of peers has no such way for this one")
 
 
@@ -33,7 +29,6 @@ class Peer:
     Attributes:
         modules: What has to be importable.
         core: Of ours, whether it is meant to run the compiled core (True) or the plain one (False).
-        needs: Tells the version of what is no Python, and raises Unavailable if it is missing.
         open: Builds a pool from a ceiling and a keep-alive in seconds (heeded where the peer has one).
         offload: The way from an event loop to its threads; `new_loop` makes the loop from a name and a ceiling.
         program: The server program, for `load.serving`, of a question that does not say it itself.
@@ -44,7 +39,6 @@ class Peer:
     label: str
     modules: tuple[str, ...] = ()
     core: bool | None = None
-    needs: Callable[[], str] | None = None
     open: Callable[[int, float], Pool] = no_way
     offload: ways.Offload = no_way
     new_loop: ways.NewLoop = ways.stock_loop
@@ -74,23 +68,17 @@ class Peer:
 
     @property
     def side(self) -> str:
-        """Return "ours", "floor" (a ceiling is one too), "rival", or "checkout" for ours of another one."""
+        """Return "ours", "floor", "rival", or "checkout" for ours of another one."""
         if AT in self.name:
             return "checkout"
-        if self.label.endswith(("(floor)", "(ceiling)")):
+        if self.label.endswith("(floor)"):
             return "floor"
         return "rival" if self.core is None else "ours"
 
     def load(self) -> str:
-        """Import the peer and return its version.
-
-        Raises:
-            Unavailable: It is not installed, or not in the form that is meant.
-        """
+        """Import the peer and return its version; `Unavailable` if it is not installed in the form that is meant."""
         for module in self.modules:
             package(module)
-        if self.needs is not None:
-            return self.needs()
         if self.core is not None:
             if package("ebbpool").COMPILED is not self.core:
                 raise Unavailable(f"ebbpool runs its {'plain' if self.core else 'compiled'} core here")

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from benchmarks.peers import package
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from benchmarks.peers.ways import Offload
 
 Task = Callable[[], object]
+Build = Callable[[int, float], Any]
 
 
 def stdlib(workers: int, keep_alive: float) -> Executor:
@@ -52,18 +54,15 @@ def aiomisc(workers: int, keep_alive: float) -> Any:
     return package("aiomisc").ThreadPoolExecutor(workers)
 
 
-class Pool:
-    """A peer's pool inside one cell.
+def gevent_threads(workers: int, keep_alive: float) -> Any:
+    return package("gevent.threadpool").ThreadPool(workers)
 
-    `threads` is asked after the last result and while the pool is open. Every peer keeps its threads for
-    longer than a load lasts, so that count is the most there were; nothing is sampled while the clock runs.
-    """
+
+class Pool:
+    """A peer's pool inside one cell."""
 
     sleep: Callable[[float], object] = staticmethod(time.sleep)
     submit: Callable[..., Any]
-
-    def __init__(self) -> None:
-        self._before = threading.active_count()
 
     def __enter__(self) -> Self:
         return self
@@ -104,11 +103,13 @@ class Pool:
         held.wait()
         return gate.set
 
-    def threads(self) -> int:
-        return threading.active_count() - self._before
-
     def close(self) -> None:
         pass
+
+
+def task_group(module: Any) -> Any:
+    """Return what anyio calls a task group, and trio a nursery."""
+    return module.open_nursery() if module.__name__ == "trio" else module.create_task_group()
 
 
 def _mapped(fn: Callable[[int], object], items: Sequence[int]) -> list[object]:
@@ -119,7 +120,7 @@ class PlainLoop(Pool):
     """No pool: each call at once, in the thread that asks."""
 
     def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__()
+        pass
 
     def burst(self, fn: Task, count: int) -> list[Any]:
         return [fn() for _ in range(count)]
@@ -128,17 +129,15 @@ class PlainLoop(Pool):
         return fn()
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        return list(map(fn, items))
+        return _mapped(fn, items)
 
 
 class BareQueue(Pool):
-    """Fixed workers on one SimpleQueue, results on another: no futures, no order, and of all errors only the first."""
+    """Fixed workers on one SimpleQueue, results on another: no futures, no order, and a call must not raise."""
 
     def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__()
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self._errors: list[BaseException] = []
         self.submit = self._calls.put
         self._count = workers
         self._workers: list[threading.Thread] = []
@@ -153,30 +152,17 @@ class BareQueue(Pool):
     def _call(self) -> None:
         get, put = self._calls.get, self._results.put
         while (fn := get()) is not None:
-            try:
-                put(fn())
-            except BaseException as error:
-                self._failed(error)
+            put(fn())
 
     def _call_with_items(self) -> None:
         get, put = self._calls.get, self._results.put
         while (call := get()) is not None:
-            try:
-                fn, item = call
-                put(fn(item))
-            except BaseException as error:
-                self._failed(error)
-
-    def _failed(self, error: BaseException) -> None:
-        self._errors.append(error)
-        self._results.put(None)
+            fn, item = call
+            put(fn(item))
 
     def _collected(self, count: int) -> list[Any]:
         get = self._results.get
-        found = [get() for _ in range(count)]
-        if self._errors:
-            raise self._errors[0]
-        return found
+        return [get() for _ in range(count)]
 
     def block(self) -> Callable[[], object]:
         self._start(self._call)
@@ -214,31 +200,24 @@ class PingPong(Pool):
     """One thread that waits for a lock, and the submitter for another: a hand-over there and back, and nothing else."""
 
     def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__()
         self._there, self._back = threading.Lock(), threading.Lock()
         self._there.acquire()
         self._back.acquire()
         self._call: Task | None = None
         self._result: object = None
-        self._error: BaseException | None = None
         self._worker = threading.Thread(target=self._work)
         self._worker.start()
 
     def _work(self) -> None:
         come, go = self._there.acquire, self._back.release
         while come() and (call := self._call) is not None:
-            try:
-                self._result = call()
-            except BaseException as error:
-                self._error = error
+            self._result = call()
             go()
 
     def one(self, fn: Task) -> object:
         self._call = fn
         self._there.release()
         self._back.acquire()
-        if self._error is not None:
-            raise self._error
         return self._result
 
     def close(self) -> None:
@@ -247,127 +226,89 @@ class PingPong(Pool):
         self._worker.join()
 
 
+def _results(futures: list[Any]) -> list[Any]:
+    return [future.result() for future in futures]
+
+
+def _got(handles: list[Any]) -> list[Any]:
+    return [handle.get() for handle in handles]
+
+
 class ExecutorPool(Pool):
-    """Whatever has `submit` and gives futures."""
+    """Whatever has a way to submit, called `submit`, that gives something of which to `collect` the results.
 
-    def __init__(self, build: Callable[[int, float], Any], workers: int, keep_alive: float) -> None:
-        super().__init__()
-        self.executor = build(workers, keep_alive)
-        self.submit = self.executor.submit
-
-    def collect(self, handles: list[Any]) -> list[Any]:
-        return [future.result() for future in handles]
-
-    def one(self, fn: Task) -> object:
-        result: object = self.executor.submit(fn).result()
-        return result
-
-    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        return list(self.executor.map(fn, items))
-
-    def close(self) -> None:
-        self.executor.shutdown()
-
-
-class EbbPool(ExecutorPool):
-    """Ours."""
-
-    def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__(adaptive, workers, keep_alive)
-
-    def threads(self) -> int:
-        """Workers ever started, never less than there were at once; the timekeeper is none of them."""
-        return max(int(self.executor.stats().started), len(self.executor._threads))
-
-
-class PebblePool(ExecutorPool):
-    """pebble's, with its own names."""
-
-    def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__(pebble, workers, keep_alive)
-        self.submit = self.executor.schedule
-
-    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        return list(self.executor.map(fn, items).result())
-
-    def close(self) -> None:
-        self.executor.close()
-        self.executor.join()
-
-
-class Offloaded(Pool):
-    """What is awaited, on one loop that lives as long as the pool.
-
-    Args:
-        offload: the way to its threads.
-        workers: the most threads.
-        keep_alive: not heeded.
+    `mapped` makes a list of what its map gave, and `close` names what ends it, one after another.
     """
 
-    def __init__(self, offload: Offload, workers: int, keep_alive: float) -> None:
-        super().__init__()
-        self._runner, self._way = asyncio.Runner(), offload(workers)
-        self._run = self._runner.run
-        self._call = self._run(self._open())
-
-    async def _open(self) -> Any:
-        return await self._way.__aenter__()
-
-    async def _gather(self, fn: Task, count: int) -> list[object]:
-        call = self._call
-        results: list[object] = await asyncio.gather(*[call(fn) for _ in range(count)])
-        return results
-
-    def burst(self, fn: Task, count: int) -> list[Any]:
-        return self._run(self._gather(fn, count))
-
-    async def _close(self) -> None:
-        await self._way.__aexit__(None, None, None)
-
-    def close(self) -> None:
-        self._run(self._close())
-        self._runner.close()
-
-
-class Hypertile(Offloaded):
-    """hypertile's, whose threads are unknown to `threading`."""
-
-    async def _map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[object]:
-        results: list[object] = await package("hypertile").gather_to_thread(fn, items)
-        return results
+    def __init__(
+        self,
+        build: Build,
+        workers: int,
+        keep_alive: float,
+        *,
+        submit: str = "submit",
+        collect: Callable[[list[Any]], list[Any]] = _results,
+        mapped: Callable[[Any], list[Any]] = list,
+        close: str = "shutdown",
+    ) -> None:
+        self.executor = build(workers, keep_alive)
+        self.submit = getattr(self.executor, submit)
+        self.collect = collect  # type: ignore[method-assign,assignment]  # a method would be measured, too
+        self._mapped, self._closing = mapped, close
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        return self._run(self._map(fn, items))
+        return self._mapped(self.executor.map(fn, items))
 
-    def threads(self) -> int:
-        return int(package("hypertile").worker_count())
-
-
-class _Getting(Pool):
-    """What gives something to `get` a result from."""
-
-    def collect(self, handles: list[Any]) -> list[Any]:
-        return [result.get() for result in handles]
+    def close(self) -> None:
+        for name in self._closing.split():
+            getattr(self.executor, name)()
 
 
-class MultiprocessingPool(_Getting):
+class FuturesPool(ExecutorPool):
+    """The same, of what gives futures."""
+
+    def one(self, fn: Task) -> object:
+        result: object = self.submit(fn).result()
+        return result
+
+
+EbbPool = functools.partial(FuturesPool, adaptive)
+PebblePool = functools.partial(
+    FuturesPool, pebble, submit="schedule", mapped=lambda future: list(future.result()), close="close join"
+)
+GeventThreads = functools.partial(ExecutorPool, gevent_threads, submit="spawn", collect=_got, close="kill")
+
+
+class MultiprocessingPool(ExecutorPool):
     """The threads behind multiprocessing's names."""
 
     def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__()
-        self._pool = multiprocessing.pool.ThreadPool(workers)
-        self.submit = self._pool.apply_async
+        build = multiprocessing.pool.ThreadPool
+        super().__init__(
+            lambda workers, _: build(workers), workers, 0.0, submit="apply_async", collect=_got, close="close join"
+        )
 
     def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        apply_async = self._pool.apply_async
-        return self.collect([apply_async(fn, (item,)) for item in items])
+        submit = self.submit
+        return self.collect([submit(fn, (item,)) for item in items])
+
+
+class Greenlets(Pool):
+    """No threads: each call is a greenlet."""
+
+    def __init__(self, workers: int, keep_alive: float) -> None:
+        gevent = package("gevent")
+        self.sleep = gevent.sleep
+        self.submit = gevent.spawn
+
+    def collect(self, handles: list[Any]) -> list[Any]:
+        return _got(handles)
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        return self._pool.map(fn, items)
+        return self.each(fn, items)
 
-    def close(self) -> None:
-        self._pool.close()
-        self._pool.join()
+    def block(self) -> Callable[[], object]:
+        return lambda: None  # a greenlet is pending until this thread gives way
 
 
 class FastThreadPool(Pool):
@@ -380,11 +321,10 @@ class FastThreadPool(Pool):
     _PATIENCE_SECONDS = 60.0
 
     def __init__(self, module: str, workers: int, keep_alive: float) -> None:
-        super().__init__()
         self._pool = package(module).Pool(workers)
         self.submit = self._pool.submit
 
-    def _collect(self, count: int) -> list[Any]:
+    def _collected(self, count: int) -> list[Any]:
         done, deadline = self._pool.done, time.monotonic() + self._PATIENCE_SECONDS
         while len(done) < count:
             if time.monotonic() > deadline:
@@ -396,73 +336,59 @@ class FastThreadPool(Pool):
         submit = self._pool.submit
         for _ in range(count):
             submit(fn)
-        return self._collect(count)
+        return self._collected(count)
 
     def each(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
         submit = self._pool.submit
         for item in items:
             submit(fn, item)
-        return self._collect(len(items))
+        return self._collected(len(items))
 
     def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
         self._pool.map(fn, items, unpack_args=False)
-        return self._collect(len(items))
+        return self._collected(len(items))
 
     def close(self) -> None:
         self._pool.shutdown(5)
 
 
-class Greenlets(_Getting):
-    """No threads: each call is a greenlet."""
+class Offloaded(Pool):
+    """What is awaited, on one loop that lives as long as the pool."""
 
-    def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__()
-        gevent = package("gevent")
-        self.sleep = gevent.sleep
-        self.submit = gevent.spawn
+    def __init__(self, offload: Offload, workers: int, keep_alive: float) -> None:
+        self._runner, self._opened = asyncio.Runner(), AsyncExitStack()
+        self._run = self._runner.run
+        self._call = self._run(self._opened.enter_async_context(offload(workers)))
 
-    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        return self.each(fn, items)
+    async def _gather(self, fn: Task, count: int) -> list[object]:
+        call = self._call
+        results: list[object] = await asyncio.gather(*[call(fn) for _ in range(count)])
+        return results
 
-    def block(self) -> Callable[[], object]:
-        return lambda: None  # a greenlet is pending until this thread gives way
-
-    def threads(self) -> int:
-        return 0
-
-
-class GeventThreads(_Getting):
-    """gevent's threads, unknown to `threading`."""
-
-    def __init__(self, workers: int, keep_alive: float) -> None:
-        super().__init__()
-        self._pool = package("gevent.threadpool").ThreadPool(workers)
-        self.submit = self._pool.spawn
-
-    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
-        return list(self._pool.map(fn, items))
-
-    def threads(self) -> int:
-        return int(self._pool.size)
+    def burst(self, fn: Task, count: int) -> list[Any]:
+        return self._run(self._gather(fn, count))
 
     def close(self) -> None:
-        self._pool.kill()
+        self._run(self._opened.aclose())
+        self._runner.close()
+
+
+class Hypertile(Offloaded):
+    """hypertile's, which has a map of its own."""
+
+    async def _map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[object]:
+        results: list[object] = await package("hypertile").gather_to_thread(fn, items)
+        return results
+
+    def map(self, fn: Callable[[int], object], items: Sequence[int]) -> list[Any]:
+        return self._run(self._map(fn, items))
 
 
 class TaskThreads(Pool):
-    """Tasks of one event loop that hand their calls to threads: every burst starts and ends a loop.
+    """Tasks of a loop, of anyio or trio, that hand their calls to threads: every burst starts and ends a loop."""
 
-    Args:
-        module: anyio, or trio.
-        group: the name there of what makes a group of tasks.
-        workers: the most threads.
-        keep_alive: not heeded.
-    """
-
-    def __init__(self, module: str, group: str, workers: int, keep_alive: float) -> None:
-        super().__init__()
-        self._module, self._workers, self._most = package(module), workers, 0
-        self._group = getattr(self._module, group)
+    def __init__(self, module: str, workers: int, keep_alive: float) -> None:
+        self._module, self._workers = package(module), workers
 
     def burst(self, fn: Task, count: int) -> list[Any]:
         return list(self._module.run(self._burst, fn, count))
@@ -474,12 +400,7 @@ class TaskThreads(Pool):
         async def call() -> None:
             results.append(await self._module.to_thread.run_sync(fn, limiter=limiter))
 
-        async with self._group() as group:
+        async with task_group(self._module) as group:
             for _ in range(count):
                 group.start_soon(call)
-        self._most = max(self._most, threading.active_count() - self._before)
         return results
-
-    def threads(self) -> int:
-        """The most there were at the end of a burst: the threads end with the loop."""
-        return self._most

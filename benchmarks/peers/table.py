@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks.peers import Unavailable, go, package, program, ways
+from benchmarks.peers import package, pools, ways
 from benchmarks.peers.peer import AT, Peer
-from benchmarks.peers.pools import (
-    BareQueue,
-    EbbPool,
-    ExecutorPool,
-    FastThreadPool,
-    GeventThreads,
-    Greenlets,
-    Hypertile,
-    MultiprocessingPool,
-    Offloaded,
-    PebblePool,
-    PingPong,
-    PlainLoop,
-    TaskThreads,
-    adaptive,
-    aiomisc,
-    betapool,
-    flexexecutor,
-    pebble,
-    plus,
-    stdlib,
-)
 
 _WEB = ("fastapi", "uvicorn", "uvloop", "httptools")
 _SOCKETSERVER = ("ebbpool.socketserver",)
@@ -47,19 +24,14 @@ def _both(name: str, label: str, *modules: str, **others: Any) -> tuple[Peer, Pe
     )
 
 
-def _forks(name: str) -> str:
-    if not hasattr(os, "fork"):
-        raise Unavailable("no fork on this system")
-    return str(package(name).__version__)
-
-
-_GUNICORN, _GRANIAN = partial(_forks, "gunicorn"), partial(_forks, "granian")
+def _executor(name: str, label: str, build: pools.Build, *modules: str) -> Peer:
+    return Peer(name, label, modules, open=partial(pools.FuturesPool, build), offload=ways.run_in_executor(build))
 
 
 _POOLS = (
-    Peer("loop", "a plain loop (floor)", open=PlainLoop, offload=ways.coroutine),
-    Peer("simplequeue", "bare SimpleQueue workers (floor)", open=BareQueue),
-    Peer("locks", "two bare locks, ping-pong (floor)", open=PingPong),
+    Peer("loop", "a plain loop (floor)", open=pools.PlainLoop, offload=ways.coroutine),
+    Peer("simplequeue", "bare SimpleQueue workers (floor)", open=pools.BareQueue),
+    Peer("locks", "two bare locks, ping-pong (floor)", open=pools.PingPong),
     Peer("bare-thread", "a bare thread on a SimpleQueue (floor)", offload=ways.bare_thread),
     Peer("batched", "hand-made workers, batched wake-ups (floor)", offload=ways.batched),
     *_both("run", "ebbpool run", "ebbpool.aio", offload=ways.run),
@@ -68,55 +40,43 @@ _POOLS = (
         "own-loop-to-thread", "ebbpool loop, asyncio.to_thread", core=True,
         offload=ways.default_to_thread, new_loop=ways.our_loop,
     ),
-    *_both("ebbpool", "ebbpool", open=EbbPool, offload=ways.run_in_executor(adaptive)),
+    *_both("ebbpool", "ebbpool", open=pools.EbbPool, offload=ways.run_in_executor(pools.adaptive)),
     Peer("ebbpool-fixed", "ebbpool of a fixed size (floor)", core=True),
-    Peer(
-        "stdlib", "ThreadPoolExecutor",
-        open=partial(ExecutorPool, stdlib), offload=ways.run_in_executor(stdlib),
-    ),
-    Peer("multiprocessing", "multiprocessing ThreadPool", open=MultiprocessingPool),
-    Peer("fastthreadpool", "fastthreadpool", ("fastthreadpool",), open=partial(FastThreadPool, "fastthreadpool")),
+    _executor("stdlib", "ThreadPoolExecutor", pools.stdlib),
+    Peer("multiprocessing", "multiprocessing ThreadPool", open=pools.MultiprocessingPool),
+    Peer("fastthreadpool", "fastthreadpool", ("fastthreadpool",), open=partial(pools.FastThreadPool, "fastthreadpool")),
     Peer(
         "ebbpool-fastthreadpool", "ebbpool.fastthreadpool (its names)", core=True,
-        open=partial(FastThreadPool, "ebbpool.fastthreadpool"),
+        open=partial(pools.FastThreadPool, "ebbpool.fastthreadpool"),
     ),
-    Peer(
-        "plus", "ThreadPoolExecutorPlus", ("ThreadPoolExecutorPlus",),
-        open=partial(ExecutorPool, plus), offload=ways.run_in_executor(plus),
-    ),
-    Peer("pebble", "pebble", ("pebble",), open=PebblePool, offload=ways.run_in_executor(pebble)),
-    Peer(
-        "betapool", "betapool", ("betapool",),
-        open=partial(ExecutorPool, betapool), offload=ways.run_in_executor(betapool),
-    ),
-    Peer(
-        "flexexecutor", "flexexecutor", ("flexexecutor",),
-        open=partial(ExecutorPool, flexexecutor), offload=ways.run_in_executor(flexexecutor),
-    ),
+    _executor("plus", "ThreadPoolExecutorPlus", pools.plus, "ThreadPoolExecutorPlus"),
+    Peer("pebble", "pebble", ("pebble",), open=pools.PebblePool, offload=ways.run_in_executor(pools.pebble)),
+    _executor("betapool", "betapool", pools.betapool, "betapool"),
+    _executor("flexexecutor", "flexexecutor", pools.flexexecutor, "flexexecutor"),
     Peer(
         "aiomisc", "aiomisc ThreadPoolExecutor", ("aiomisc",),
-        open=partial(Offloaded, ways.run_in_executor(aiomisc)), offload=ways.run_in_executor(aiomisc),
+        open=partial(pools.Offloaded, ways.run_in_executor(pools.aiomisc)), offload=ways.run_in_executor(pools.aiomisc),
     ),
     Peer(
         "hypertile", "hypertile.to_thread", ("hypertile",),
-        open=partial(Hypertile, ways.hypertile), offload=ways.hypertile,
+        open=partial(pools.Hypertile, ways.hypertile), offload=ways.hypertile,
     ),
     Peer(
         "leasepool", "leasepool, one lease", ("leasepool",),
-        open=partial(Offloaded, ways.leasepool), offload=ways.leasepool,
+        open=partial(pools.Offloaded, ways.leasepool), offload=ways.leasepool,
     ),
-    Peer("gevent-threadpool", "gevent.threadpool", ("gevent.threadpool",), open=GeventThreads),
-    Peer("gevent", "gevent.spawn (greenlets)", ("gevent",), open=Greenlets),
-    Peer("to-thread", "asyncio.to_thread", offload=ways.to_thread(stdlib)),
-    Peer("to-thread-ebbpool", "asyncio.to_thread on ebbpool", core=True, offload=ways.to_thread(adaptive)),
+    Peer("gevent-threadpool", "gevent.threadpool", ("gevent.threadpool",), open=pools.GeventThreads),
+    Peer("gevent", "gevent.spawn (greenlets)", ("gevent",), open=pools.Greenlets),
+    Peer("to-thread", "asyncio.to_thread", offload=ways.to_thread(pools.stdlib)),
+    Peer("to-thread-ebbpool", "asyncio.to_thread on ebbpool", core=True, offload=ways.to_thread(pools.adaptive)),
     Peer("asgiref", "asgiref sync_to_async", ("asgiref.sync",), offload=ways.asgiref),
     Peer(
         "anyio", "anyio.to_thread.run_sync", ("anyio", "anyio.to_thread"),
-        open=partial(TaskThreads, "anyio", "create_task_group"), offload=ways.run_sync("anyio"),
+        open=partial(pools.TaskThreads, "anyio"), offload=ways.run_sync("anyio"),
     ),
     Peer(
         "trio", "trio.to_thread.run_sync", ("trio",),
-        open=partial(TaskThreads, "trio", "open_nursery"), offload=ways.run_sync("trio"),
+        open=partial(pools.TaskThreads, "trio"), offload=ways.run_sync("trio"),
     ),
     Peer("anyio-ebbpool", "ebbpool.anyio.run_sync", ("ebbpool.anyio",), core=True, offload=ways.our_run_sync),
     Peer(
@@ -127,7 +87,6 @@ _POOLS = (
     Peer("stdlib-64", "ThreadPoolExecutor(64)"),
     Peer("stdlib-256", "ThreadPoolExecutor(256)"),
     Peer("to-thread-uvloop", "asyncio.to_thread on uvloop", ("uvloop",)),
-    Peer("go", "Go, goroutines", needs=go.version),
     Peer("cluster", "ClusterExecutor", _DASK, core=True),
     Peer("cluster-rerun", "ClusterExecutor(rerun=True)", _DASK, core=True),
     Peer("cluster-spill", "AdaptiveExecutor(spill=...)", _DASK, core=True),
@@ -177,27 +136,24 @@ _SERVERS = (
     Peer(
         "echo-gevent", "gevent StreamServer, the same handler on greenlets", ("gevent.server",), program="tcp gevent",
     ),
-    Peer("echo-go", "Go, a goroutine a connection", needs=go.version, program="tcp go"),
-    Peer("slow-adaptive", "ebbpool AdaptivePoolHTTPServer", _SOCKETSERVER, core=True, program="slow adaptive"),
-    Peer("slow-plain-front", "asyncio.start_server and pool.run", core=True, program="slow plain-front"),
-    Peer("slow-threads", "ThreadingHTTPServer", program="slow threads"),
-    Peer("slow-fixed-20", "HTTPServer on 20 threads", program="slow fixed-20"),
-    Peer("slow-fixed-200", "HTTPServer on 200 threads", program="slow fixed-200"),
-    Peer("slow-gevent", "gevent pywsgi", ("gevent.pywsgi",), program="slow gevent"),
+    Peer("slow-adaptive", "ebbpool AdaptivePoolHTTPServer", _SOCKETSERVER, core=True, program="web pool"),
+    Peer("slow-threads", "ThreadingHTTPServer", program="web threading"),
+    Peer("slow-fixed-20", "HTTPServer on 20 threads", program="web fixed --workers 20"),
+    Peer("slow-fixed-200", "HTTPServer on 200 threads", program="web fixed --workers 200"),
+    Peer("slow-gevent", "gevent pywsgi", ("gevent.pywsgi",), program="web gevent"),
     Peer("web-threading", "ThreadingHTTPServer (a thread a request)", program="web threading"),
     *_both("web-pool", "ebbpool AdaptivePoolHTTPServer", *_SOCKETSERVER, program="web pool"),
     Peer("web-prefork", "ebbpool prefork, one listener", _PREFORK, core=True, program="web prefork"),
     Peer(
         "web-prefork-reuse-port", "ebbpool prefork, reuse_port", _PREFORK, core=True, program="web prefork-reuse-port",
     ),
-    Peer("web-gunicorn", "gunicorn, gthread", ("gunicorn",), needs=_GUNICORN, program="web gunicorn"),
-    Peer("gunicorn-gthread", "gunicorn, gthread", ("gunicorn",), needs=_GUNICORN, program="web gunicorn"),
+    Peer("web-gunicorn", "gunicorn, gthread", ("gunicorn",), program="web gunicorn"),
+    Peer("gunicorn-gthread", "gunicorn, gthread", ("gunicorn",), program="web gunicorn"),
     Peer(
-        "gunicorn-pool", "gunicorn, ebbpool's worker", ("gunicorn", "ebbpool.gunicorn"), needs=_GUNICORN, core=True,
+        "gunicorn-pool", "gunicorn, ebbpool's worker", ("gunicorn", "ebbpool.gunicorn"), core=True,
         program="web gunicorn --worker ebbpool.gunicorn.AdaptiveThreadWorker",
     ),
-    Peer("granian", "granian, WSGI", ("granian",), needs=_GRANIAN, program="web granian"),
-    Peer("web-nginx", "nginx (ceiling)", needs=partial(program, "nginx"), program="web nginx"),
+    Peer("granian", "granian, WSGI", ("granian",), program="web granian"),
 )  # fmt: skip
 
 PEERS: tuple[Peer, ...] = _POOLS + _SERVERS

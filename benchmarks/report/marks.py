@@ -10,9 +10,11 @@ An expression is one of
 - `QUESTION PEER/OTHER METRIC[:DIGITS] [KEY=VALUE ...]`: how many times the other's figure it is;
 - `QUESTION PEER/OTHER METRIC[:DIGITS] above=FLOOR [KEY=VALUE ...]`: the same of what both have above the floor's;
 - `over:KEY=VALUE` among the values: where the other's figure is that of another variant;
-- `lead QUESTION`: who is ahead, in a sentence; `contests QUESTION`: the same as a table;
-- `table NAME`: one of the tables in `benchmarks/report/quoted.py`, each row with its interval;
-- `machine python`, `machine processors`, `machine processor`, `taken`, `commit`: of the run;
+- `lead QUESTION`: who is ahead, in a sentence; `contests QUESTION`: the same as a table; `rows QUESTION`: the same for
+  some variants, by the first column;
+- `table NAME`: one of the `TABLES` here: whoever is ahead is in bold, the rows in which rivals are come first; a row
+  within the noise, or of a question that was asked in one round only, is refused;
+- `machine python`, `machine processors`, `machine processor`: of the run;
 - any of these after `@RUN`, of another run than `bench`: `docs/evidence/RUN.json`.
 
 Words with spaces are quoted as in a shell. What is inside a fence of code is left alone. A line of text must not begin
@@ -25,11 +27,12 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks import ROOT
-from benchmarks.engine.model import Column
+from benchmarks.engine.model import Column, Variant, text_of
 from benchmarks.engine.results import Answers, Figure, Run, above
-from benchmarks.report import pages, quoted, tables
+from benchmarks.report import pages, tables
 
 _MARK = re.compile(r"(<!--\s*=\s*(?P<asked>.*?)\s*-->)(?P<text>.*?)(<!--\s*/\s*-->)", re.DOTALL)
 _FENCE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$", re.DOTALL | re.MULTILINE)
@@ -40,15 +43,88 @@ _BEGINS = re.compile(r"^[ \t]*(?:(?:[-*+>]|[0-9]+[.)])[ \t]+)*<!--[^\n]*-->[^\n]
 
 
 class Unknown(ValueError):
-    """An expression that the runs have no answer to."""
+    """What the runs have no answer to, or none beyond the noise."""
+
+
+class Row(NamedTuple):
+    """A comparison of one of ours with a rival; `what` is measured and the rival's `name` are the table's words."""
+
+    what: str
+    question: str
+    metric: str
+    where: Variant
+    ours: str
+    rival: str
+    name: str
+    run: str = "bench"
+    digits: int = 1
+
+
+_SUBMITTED = ("submit_collect", "us", {"workers": 4}, "ebbpool")
+_GATHERED = ("offload", "gathered", {"loop": "asyncio", "workers": 4}, "run")
+_BURST = ("fastapi_burst", "first", {"clients": 200}, "fastapi-installed", "fastapi", "anyio's 40 threads")
+_HEALTH = ("health_beside", "p99", {"clients": 64}, "fastapi-installed")
+_CALL = ("round_trip", "us", {"workers": 1}, "ebbpool")
+_PINNED = "round-trip-pinned"
+_COLD = ("cold_burst", "ms", {"workers": 200}, "ebbpool")
+_LAG = ("loop_lag", "p99", {"loop": "asyncio", "workers": 4}, "run")
+
+TABLES: dict[str, list[Row]] = {
+    "readme": [
+        Row("one call and its result, on all processors, µs", *_CALL, "gevent", "gevent's greenlets"),
+        Row("one call and its result, on one processor, µs", *_CALL, "stdlib", "`ThreadPoolExecutor`", _PINNED),
+        Row("200 calls that sleep 50 ms, from a cold start, ms", *_COLD, "gevent", "gevent's greenlets"),
+        Row("an asyncio loop's p99 lag while 10,000 calls finish, ms", *_LAG, "anyio", "`anyio.to_thread`", digits=2),
+        Row("200 FastAPI clients, an endpoint that sleeps 100 ms: ms until all are answered", *_BURST, digits=0),
+        Row("5,000 calls gathered on asyncio, µs each", *_GATHERED, "stdlib", "`ThreadPoolExecutor`"),
+        Row("5,000 tiny tasks submitted and collected, µs each", *_SUBMITTED, "fastthreadpool", "fastthreadpool",
+            digits=2),
+        Row("5,000 tiny tasks submitted and collected, µs each", *_SUBMITTED, "stdlib", "`ThreadPoolExecutor`",
+            digits=2),
+        Row("FastAPI `/health` beside 64 clients that compute, p99, ms", *_HEALTH, "fastapi-256", "anyio, 256 tokens",
+            "health", 0),
+        Row("FastAPI `/health` beside 64 clients that compute, p99, ms", *_HEALTH, "fastapi", "anyio's 40 threads",
+            "health", 0),
+    ],
+    "front": [
+        Row("one call and its result, on one processor, µs", *_CALL, "stdlib", "`ThreadPoolExecutor`", _PINNED),
+        Row("a tiny task submitted and collected, µs", *_SUBMITTED, "stdlib", "`ThreadPoolExecutor`", digits=2),
+        Row("a call gathered on asyncio, µs", *_GATHERED, "stdlib", "`ThreadPoolExecutor`"),
+    ],
+}  # fmt: skip
+
+
+def _row(row: Row, runs: Mapping[str, Run]) -> tuple[float, list[str]]:
+    where = f"{row.run} {row.question} {text_of(row.where)}"
+    if row.run not in runs or row.question not in runs[row.run].answers:
+        raise Unknown(f"no run has {where}")
+    answers = runs[row.run].answers[row.question]
+    column = answers.column(row.metric)
+    ours, rival = (answers.figure(peer, row.where, column) for peer in (row.ours, row.rival))
+    if ours is None or rival is None:
+        raise Unknown(f"{where} lacks {row.ours if ours is None else row.rival}")
+    if not answers.noise(column).freedom:
+        raise Unknown(f"{where} was asked in one round, and is not to be quoted")
+    ratio, low, high = answers.times_better(ours, rival, column)
+    brief = [f"{each:.{2 if each < 1 else 1 if each < 10 else 0}f}" for each in (ratio, low, high)]
+    times = f"{brief[0]} ({brief[1]} to {brief[2]})"
+    if low <= 1 <= high:
+        raise Unknown(f"{where}, {row.ours} beside {row.rival}, is within the noise: {times}")
+    shown = [f"{figure.value:,.{row.digits}f}" for figure in (rival, ours)]
+    shown[low > 1] = f"**{shown[low > 1]}**"
+    return ratio, [row.what, f"{shown[0]}, {row.name}", shown[1], times]
+
+
+def table(name: str, runs: Mapping[str, Run]) -> str:
+    """Return a table in Markdown, the rows in which ebbpool does worst first."""
+    if name not in TABLES:
+        raise Unknown(f"no table {name!r}: there are {', '.join(TABLES)}")
+    rows = [cells for _, cells in sorted((_row(row, runs) for row in TABLES[name]), key=lambda row: row[0])]
+    return tables.markdown([["what", "rival", "ebbpool", "times better (95% interval)"], *rows])
 
 
 def found(asked: str, runs: Mapping[str, Run]) -> str:
-    """Return what an expression stands for.
-
-    Raises:
-        Unknown: The runs do not have it, or it is not one figure.
-    """
+    """Return what an expression stands for; an error if the runs do not have it, or it is not one figure."""
     words = shlex.split(asked)
     name = words.pop(0)[1:] if words and words[0].startswith("@") else pages.MAIN
     if name not in runs:
@@ -57,19 +133,17 @@ def found(asked: str, runs: Mapping[str, Run]) -> str:
     match words:
         case ["machine", fact]:
             return _fact(run, fact)
-        case ["taken"]:
-            return str(run.document["taken"])
-        case ["commit"]:
-            return str(run.document["commit"])
         case ["lead", question]:
             return tables.lead(_asked(run, question))
         case ["table", name]:
-            return "\n\n" + quoted.table(name, runs) + "\n\n"
+            return "\n\n" + table(name, runs) + "\n\n"
         case ["contests", question]:
             return "\n\n" + tables.markdown(tables.contest_rows(_asked(run, question))) + "\n\n"
+        case ["rows", question]:
+            return "\n\n" + pages.rows(_asked(run, question)) + "\n\n"
         case [question, peer, metric, *where]:
             return _value(_asked(run, question), peer, metric, where)
-    raise Unknown(f"neither a figure nor one of machine, taken, commit, lead, contests, table: {asked!r}")
+    raise Unknown(f"neither a figure nor one of machine, lead, contests, rows, table: {asked!r}")
 
 
 def _asked(run: Run, question: str) -> Answers:

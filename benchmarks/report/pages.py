@@ -1,4 +1,4 @@
-"""docs/performance.md and the pages behind it, from the committed runs: where rivals win stands first."""
+"""docs/performance.md and the page on other runs, from the committed runs: where rivals win stands first."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks import ROOT
-from benchmarks.engine.results import Answers, Run
+from benchmarks.engine.results import Answers, Run, read
+from benchmarks.engine.runner import save
 from benchmarks.report.tables import lead, markdown, short_rows
 
-MAIN = "bench"
-AGAIN = "bench-again"
-"""How runs are called whose answers stand in place of those of the main run: asked later, in more rounds."""
+MAIN, AGAIN, OTHERS = "bench", "bench-again", "others"
+"""The files in docs/evidence: the main run, those whose names begin so and whose answers stand in place of its (asked
+later, in more rounds), and the rest."""
 EVIDENCE = ROOT / "docs" / "evidence"
 PERFORMANCE = ROOT / "docs" / "performance.md"
 _ROWS_AT_MOST = 4
@@ -46,7 +47,7 @@ evidence/index
 ```
 """
 
-_OTHERS = {
+_TITLES = {
     "floor": "Beside floors and an earlier commit",
     "floor-pinned": "The same, with each process held to one processor",
     "free-threaded": "Without a GIL",
@@ -86,19 +87,16 @@ def _overview(run: Run) -> str:
     return table + (f"\n\nWithout a rival: {', '.join(alone)}." if alone else "")
 
 
-def _section(answers: Answers) -> list[str]:
-    question = answers.question
-    lines = [f"## {question.title}", "", f"{question.asks} {lead(answers)}", ""]
-    contests = answers.contests()
-    if contests:
-        contests = [contest for contest in contests if contest.column == contests[0].column]
-        # Of many variants some, from the first to the last.
-        step = max(1, (len(contests) - 1) / (_ROWS_AT_MOST - 1))
-        chosen = [contests[round(at * step)] for at in range(min(len(contests), _ROWS_AT_MOST))]
-        unit = f"{chosen[0].column.label}; {'more' if chosen[0].column.more else 'less'} is better"
-        lines += [f"*{unit}.*", "", markdown(short_rows(chosen)), ""]
-    facts = [("Measured", question.method), ("Floor", question.floor), ("Limited by", question.limits)]
-    return [*lines, *(f"- **{name}**: {text}." for name, text in facts if text), ""]
+def rows(answers: Answers) -> str:
+    """Return the table of a question in docs/performance/questions.md: of many variants some, by the first column."""
+    if not (found := answers.contests()):
+        return lead(answers)
+    contests = [contest for contest in found if contest.column == found[0].column]
+    # From the first to the last.
+    step = max(1, (len(contests) - 1) / (_ROWS_AT_MOST - 1))
+    chosen = [contests[round(at * step)] for at in range(min(len(contests), _ROWS_AT_MOST))]
+    unit = f"{chosen[0].column.label}; {'more' if chosen[0].column.more else 'less'} is better"
+    return f"*{unit}.*\n\n{markdown(short_rows(chosen))}"
 
 
 def _asked_again(run: Run) -> str:
@@ -108,52 +106,52 @@ def _asked_again(run: Run) -> str:
 
 
 def performance(runs: Mapping[str, Run]) -> dict[Path, str]:
-    """Return docs/performance.md and the pages behind it, by path."""
+    """Return docs/performance.md and the page on other runs, by path."""
     main = runs[MAIN]
     minutes = round(main.document["seconds"]) // 60
     lines = [_INTRO, _overview(main), "", f"This run: {main.told()}, {minutes} minutes."]
     lines += [f"{_asked_again(run)}." for name, run in runs.items() if name.startswith(AGAIN)]
     lines += ["", _TOCTREE.rstrip()]
-    folder = PERFORMANCE.with_suffix("")
-    questions = ["# Every question", ""]
-    for answers in main.answers.values():
-        questions += _section(answers)
     others = ["# Other runs", ""]
     for name, run in runs.items():
         if name != MAIN and not name.startswith(AGAIN):
-            others += [f"## {_OTHERS.get(name, name)}", "", f"{run.told()}.", ""]
+            others += [f"## {_TITLES.get(name, name)}", "", f"{run.told()}.", ""]
             others += [f"- {answers.question.title}: {lead(answers)}" for answers in run.answers.values()]
             others.append("")
-    return {
-        PERFORMANCE: "\n".join(lines) + "\n",
-        folder / "questions.md": "\n".join(questions).rstrip() + "\n",
-        folder / "other-runs.md": "\n".join(others).rstrip() + "\n",
-    }
+    other_runs = PERFORMANCE.with_suffix("") / "other-runs.md"
+    return {PERFORMANCE: "\n".join(lines) + "\n", other_runs: "\n".join(others).rstrip() + "\n"}
 
 
 def committed() -> dict[str, Run]:
     """Return the runs in docs/evidence by name, the main one first; none before there is a main one."""
-    paths = sorted(EVIDENCE.glob("*.json"), key=lambda path: (path.stem != MAIN, path.stem))
-    if not (EVIDENCE / f"{MAIN}.json").exists():
+    found = {name: run for path in EVIDENCE.glob("*.json") for name, run in read(path).items()}
+    if MAIN not in found:
         return {}
-    runs = {path.stem: Run.read(path) for path in paths}
+    runs = {name: found[name] for name in sorted(found, key=lambda name: (name != MAIN, name))}
     for name, run in runs.items():
         if name.startswith(AGAIN):
             runs[MAIN].answers |= run.answers
     return runs
 
 
+def publish(run: Run, name: str) -> None:
+    """Put a run into docs/evidence under a name, in place of what has that name there."""
+    path = EVIDENCE / f"{MAIN if name == MAIN else AGAIN if name.startswith(AGAIN) else OTHERS}.json"
+    kept = {each.name: each.document for each in read(path).values()} if path.exists() else {}
+    save(path, kept | {name: run.document})
+
+
 def check(runs: Mapping[str, Run], write: bool) -> list[str]:
-    """Return which of these pages differ from the runs; with `write` make them the same."""
-    wanted, folder = performance(runs), PERFORMANCE.with_suffix("")
-    there = {path: path.read_text(encoding="utf-8") for path in (PERFORMANCE, *folder.glob("*.md")) if path.exists()}
-    if not write:
-        different = sorted(path for path in {*wanted, *there} if wanted.get(path) != there.get(path))
-        how = "not what the committed runs say; `python -m benchmarks figures --write`"
-        return [f"{path.relative_to(PERFORMANCE.parent.parent)}: {how}" for path in different]
-    folder.mkdir(exist_ok=True)
-    for path in there.keys() - wanted.keys():
-        path.unlink()
-    for path, text in wanted.items():
-        path.write_text(text, encoding="utf-8")
-    return []
+    """Return which of these pages differ from the runs, and what has no section; with `write` make them the same."""
+    complaints, questions = [], PERFORMANCE.with_suffix("") / "questions.md"
+    for path, text in performance(runs).items():
+        if write:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            complaints.append(f"{path.name}: not what the committed runs say; `python -m benchmarks figures --write`")
+    sections = questions.read_text(encoding="utf-8") if questions.exists() else ""
+    for answers in runs[MAIN].answers.values():
+        if (section := f"## {answers.question.title}\n") not in sections:
+            complaints.append(f"{questions.name}: no section {section.strip()!r}")
+    return complaints

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from benchmarks.engine.model import Column
-from benchmarks.engine.results import Answers, Contest, Figure, Run, text_of
+from benchmarks.engine.model import Column, text_of
+from benchmarks.engine.results import Answers, Contest, Figure, Run
 
 _HEADERS = ["variant", "figure", "ebbpool", "best rival", "times better", "ahead", "floor"]
 
@@ -45,10 +45,10 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 def show(run: Run) -> str:
     """Return all tables of a run, and what failed."""
-    parts = [run.told()]
+    parts = [run.told(), "How each was measured: docs/performance/questions.md"]
     for answers in run.answers.values():
         title = answers.question.title
-        parts.append(f"{title}\n{'=' * len(title)}\n{aligned(figures(answers))}\n* {answers.question.method}")
+        parts.append(f"{title}\n{'=' * len(title)}\n{aligned(figures(answers))}")
         parts += [aligned(contest_rows(answers))] if answers.contests() else []
     parts += [broken for answers in run.answers.values() for broken in answers.broken()]
     return "\n\n".join(parts)
@@ -127,7 +127,7 @@ def short_rows(contests: Sequence[Contest]) -> list[list[str]]:
 
 def _breakable(label: str) -> str:
     """Let a long name go on in the next line before its arguments, and leave out what the column says."""
-    return re.sub(r"(?<=\w)\(", "\u200b(", re.sub(r" \((compiled|floor|ceiling)\)", "", label))
+    return re.sub(r"(?<=\w)\(", "\u200b(", re.sub(r" \((compiled|floor)\)", "", label))
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

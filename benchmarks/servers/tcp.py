@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import socket
 import socketserver
@@ -15,7 +14,7 @@ from functools import partial
 from typing import Any, cast
 
 from benchmarks.load.serving import announce, serve_forever
-from benchmarks.peers import go, package
+from benchmarks.peers import package
 from benchmarks.servers import main
 
 ADDRESS = ("127.0.0.1", 0)
@@ -100,18 +99,13 @@ class Rule2008Server(socketserver.ThreadingMixIn, TCPServer):
     than `min_spare_workers` others, or itself, have nothing to do; `min_workers` is only how many there are at first.
     """
 
-    _WAITING = 3
-
     def start_pool(self, min_workers: int, max_workers: int, min_spare_workers: int) -> None:
-        self._requests: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self._requests: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
         self._most, self._spare = max_workers, min_spare_workers
         self._workers = self._busy = 0
         self._counts = threading.Lock()
         for _ in range(min_workers):
-            self._start_worker()
-
-    def _start_worker(self) -> None:
-        threading.Thread(target=self._work, daemon=True).start()
+            threading.Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:
         with self._counts:
@@ -121,7 +115,6 @@ class Rule2008Server(socketserver.ThreadingMixIn, TCPServer):
             with self._counts:
                 self._busy += 1
             self.process_request_thread(request, client_address)
-            self._requests.task_done()
             with self._counts:
                 self._busy -= 1
                 if self._workers - self._busy > self._spare:
@@ -131,8 +124,8 @@ class Rule2008Server(socketserver.ThreadingMixIn, TCPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         self._requests.put((request, client_address))
         with self._counts:
-            if self._requests.qsize() > self._WAITING and self._workers < self._most:
-                self._start_worker()
+            if self._requests.qsize() > 3 and self._workers < self._most:
+                threading.Thread(target=self._work, daemon=True).start()
 
 
 def _handler(handle: Handle) -> type[socketserver.BaseRequestHandler]:
@@ -283,5 +276,4 @@ if __name__ == "__main__":
         "streams": partial(_on_loop, None),
         "protocol": partial(_on_loop, ProtocolEcho),
         "buffered": partial(_on_loop, BufferedEcho),
-        "go": lambda: os.execv(go.command(), [go.command(), "echo"]),
     })  # fmt: skip

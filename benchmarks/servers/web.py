@@ -1,4 +1,4 @@
-"""The web servers of `web_server` and `kill_child`: a static page, one that takes computing, and one that waits."""
+"""The web servers: a static page, one that takes computing, one that waits, and small ones."""
 
 from __future__ import annotations
 
@@ -8,48 +8,31 @@ import logging
 import multiprocessing
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks import processors
 from benchmarks.load.serving import announce, serve_forever, wait_for
-from benchmarks.peers import package, program
+from benchmarks.peers import package
 from benchmarks.servers import Kinds, main
+from benchmarks.servers.tcp import ExecutorMixIn
 
 PAGE, COMPUTING, WAITING = "/page.html", "/computing", "/waiting"
 TRIVIAL, ASLEEP, WORD = "/trivial", "/asleep", b"done"
 ASLEEP_SECONDS = 0.02
+SMALL, UPLOAD, SMALL_PAGE = "/small", "/upload", b"<!doctype html><title>page</title><p>" + b"ebb and flow " * 64
+_ADDRESS = ("127.0.0.1", 0)
 BACKLOG = 1024
 WAIT_SECONDS = 0.005
 _TURNS = 40_000
 _GUNICORN_THREADS = "64"
 _ALL = str(len(processors()))
 _PARAGRAPH = b"<p>A pool that ebbs and flows has as many threads as its work needs, and no more.</p>\n"
-
-_NGINX = """
-daemon off;
-{user}worker_processes auto;
-pid {folder}/nginx.pid;
-events {{ worker_connections 4096; }}
-http {{
-    access_log off;
-    default_type text/html;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    server {{
-        listen 127.0.0.1:{port} backlog={backlog};
-        root {folder};
-    }}
-}}
-"""
 
 
 def write_page(folder: Path) -> None:
@@ -77,13 +60,21 @@ def asleep() -> bytes:
     return WORD
 
 
-_MADE: dict[str, Callable[[], bytes]] = {COMPUTING: computed, WAITING: waited, TRIVIAL: lambda: WORD, ASLEEP: asleep}
+_MADE: dict[str, Callable[[], bytes]] = {
+    COMPUTING: computed,
+    WAITING: waited,
+    TRIVIAL: lambda: WORD,
+    ASLEEP: asleep,
+    **dict.fromkeys((SMALL, UPLOAD), lambda: SMALL_PAGE),
+}
 
 
 class Pages(http.server.SimpleHTTPRequestHandler):
     """The files of a folder, as http.server gives them, and what `_MADE` makes."""
 
     protocol_version = "HTTP/1.1"
+    # The head and the body are two writes, and Nagle's algorithm would hold the second one back.
+    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
         make = _MADE.get(self.path)
@@ -97,40 +88,82 @@ class Pages(http.server.SimpleHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.do_GET()
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (its name there)
         pass
 
 
-class ThreadingServer(http.server.ThreadingHTTPServer):
-    """A thread per connection, with room for as many connections to wait as the others have."""
+class _Quiet:
+    """Room for as many connections to wait as all have; what clients leave behind, when they are gone, is no news."""
 
     request_queue_size = BACKLOG
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
+
+
+class ThreadingServer(_Quiet, http.server.ThreadingHTTPServer):
+    """A thread per connection."""
+
+
+class FixedServer(_Quiet, ExecutorMixIn, http.server.HTTPServer):
+    """The standard library's server with a `ThreadPoolExecutor`."""
 
 
 def _listener() -> socket.socket:
     return socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
 
 
-def _one_process(make: Any, directory: str) -> None:
-    serve_forever(make(("127.0.0.1", 0), functools.partial(Pages, directory=directory)))
-
-
 def _pool_server() -> Any:
     return package("ebbpool.socketserver").AdaptivePoolHTTPServer
+
+
+def _threading(directory: str = ".") -> None:
+    serve_forever(ThreadingServer(_ADDRESS, functools.partial(Pages, directory=directory)))
+
+
+def _pool(directory: str = ".") -> None:
+    server = type("Server", (_Quiet, _pool_server()), {})
+    serve_forever(server(_ADDRESS, functools.partial(Pages, directory=directory)))
+
+
+def _fixed(workers: str) -> None:
+    server = FixedServer(_ADDRESS, Pages)
+    server.executor = ThreadPoolExecutor(int(workers))
+    serve_forever(server)
+
+
+def _gevent() -> None:
+    server = package("gevent.pywsgi").WSGIServer(_ADDRESS, _wsgi, backlog=BACKLOG, log=None, error_log=None)
+    server.start()
+    # What is accepted inherits it; see `Pages`.
+    server.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    serve_forever(server)
 
 
 def _serve_child(directory: str, child: Any) -> None:
     child.serve(_pool_server().from_socket(child.listener, functools.partial(Pages, directory=directory)))
 
 
-class _Announcing(logging.Handler):
-    """Prints the port once every child is ready; without a listener it is the one that the log names first."""
+class _Log(logging.Handler):
+    """Prints the port once every child is ready; writes what is said to `path`, or else shows warnings.
 
-    def __init__(self, processes: int, port: int | None) -> None:
-        super().__init__()
+    Without a listener the port is the one that is named first; each line begins with the time of day in seconds.
+    """
+
+    def __init__(self, path: str, processes: int, port: int | None) -> None:
+        super().__init__(logging.INFO)
+        self._file = open(path, "a", buffering=1) if path else None  # noqa: SIM115  (as long as the process)
         self._missing, self._port = processes, port
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self._file:
+            self._file.write(f"{record.created:.6f} {record.getMessage()}\n")
+        elif record.levelno >= logging.WARNING:
+            sys.stderr.write(f"{record.getMessage()}\n")
         if self._port is None and (address := getattr(record, "address", None)) is not None:
             self._port = int(str(address).rpartition(":")[2])
         if getattr(record, "event", "") == "child_ready":
@@ -139,21 +172,11 @@ class _Announcing(logging.Handler):
                 announce(self._port or 0)
 
 
-def _log(path: str, announcing: _Announcing) -> None:
-    """Has the watchdog's events written to `path`, each after the time of day in seconds; else its warnings shown."""
-    logger = logging.getLogger("ebbpool.prefork")
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    handler = logging.FileHandler(path) if path else logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(created).6f %(message)s"))
-    handler.setLevel(logging.INFO if path else logging.WARNING)
-    logger.addHandler(handler)
-    logger.addHandler(announcing)
-
-
 def _prefork(directory: str, log: str = "", processes: str = _ALL, reuse_port: bool = False) -> None:
     listener = None if reuse_port else _listener()
-    _log(log, _Announcing(int(processes), listener.getsockname()[1] if listener else None))
+    logging.basicConfig(
+        level=logging.INFO, handlers=[_Log(log, int(processes), listener.getsockname()[1] if listener else None)]
+    )
     status = package("ebbpool.prefork").run(
         functools.partial(_serve_child, directory),
         bind=listener or ("127.0.0.1", 0),
@@ -167,6 +190,8 @@ def _prefork(directory: str, log: str = "", processes: str = _ALL, reuse_port: b
 
 
 def _wsgi(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+    if environ["REQUEST_METHOD"] == "POST":
+        environ["wsgi.input"].read()
     make = _MADE.get(environ["PATH_INFO"])
     body = make() if make else b""
     start_response("200 OK" if make else "404 Not Found", [("Content-Length", str(len(body)))])
@@ -235,31 +260,15 @@ def _granian(directory: str, processes: str = _ALL, threads: str = "") -> None:
         server.serve()
 
 
-def _nginx(directory: str) -> None:
-    # nginx takes over a socket that is named so, as from a predecessor: no port is ever free for somebody else.
-    listener = _listener()
-    port = listener.getsockname()[1]
-    user = "user root;\n" if os.geteuid() == 0 else ""
-    conf, errors = Path(directory) / "nginx.conf", Path(directory) / "error.log"
-    conf.write_text(_NGINX.format(folder=directory, port=port, user=user, backlog=BACKLOG))
-    command = [program("nginx"), "-p", directory, "-e", str(errors), "-c", str(conf)]
-    inherited = os.environ | {"NGINX": f"{listener.fileno()};"}
-    with subprocess.Popen(command, env=inherited, pass_fds=[listener.fileno()]) as child:
-        listener.close()
-        announce(port)
-        status = child.wait()
-        sys.stderr.write(errors.read_text(errors="replace"))
-        sys.exit(status)
-
-
 KINDS: Kinds = {
-    "threading": functools.partial(_one_process, ThreadingServer),
-    "pool": lambda **options: _one_process(_pool_server(), **options),
+    "threading": _threading,
+    "pool": _pool,
+    "fixed": _fixed,
+    "gevent": _gevent,
     "prefork": _prefork,
     "prefork-reuse-port": functools.partial(_prefork, reuse_port=True),
     "gunicorn": _gunicorn,
     "granian": _granian,
-    "nginx": _nginx,
 }
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
@@ -14,7 +15,7 @@ from support.benchmark import ROOT, question_of, run_of
 from benchmarks.__main__ import main
 from benchmarks.engine.model import Column, percentile
 from benchmarks.engine.results import Answers, Figure, Noise, Run, figure_of
-from benchmarks.report import marks, pages, quoted, tables
+from benchmarks.report import marks, pages, tables
 
 WHERE = {"workers": 2}
 US = Column("us", "µs")
@@ -127,17 +128,6 @@ def test_wrong_answers_of_ours_fail_a_run_and_those_of_rivals_do_not() -> None:
     assert answers({"ebbpool": (1, 2, 3)}).broken() == []
 
 
-def test_compare_says_what_moved_and_how_the_machine_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_of(tmp_path / "old.json", ebbpool=(1.0, 1.01, 0.99), stdlib=(8.0, 8.1, 7.9))
-    run_of(tmp_path / "new.json", ebbpool=(2.0, 2.01, 1.99), stdlib=(8.1, 7.9, 8.0))
-    assert main(["compare", str(tmp_path / "old.json"), str(tmp_path / "new.json")]) == 0
-    told = capsys.readouterr().out
-    assert "2 figures in both runs with rounds to judge by; 1 moved" in told
-    assert "what is not ebbpool got worse 1.000 times" in told
-    (moved,) = [line for line in told.splitlines() if line.startswith(("WORSE", "better"))]
-    assert moved.startswith("WORSE   2.000") and "ebbpool (compiled): µs a task 1 -> 2" in moved
-
-
 def test_a_run_that_is_read_again_has_the_same_figures(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run.json", ebbpool=(1.0, 1.1, 0.9), stdlib=(8.0, 8.1, 7.9))
     found = run.answers["submit_collect"]
@@ -145,6 +135,10 @@ def test_a_run_that_is_read_again_has_the_same_figures(tmp_path: Path) -> None:
     assert figure is not None and (figure.value, figure.low, figure.high) == (1.0, 0.9, 1.1)
     with pytest.raises(ValueError, match="format 0"):
         Run("old", {"format": 0})
+    (tmp_path / "old.json").write_text(json.dumps(run.document), encoding="utf-8")
+    assert main(["show", str(tmp_path / "run.json")]) == 0
+    with pytest.raises(ValueError, match="a run without a name"):
+        main(["show", str(tmp_path / "old.json")])
 
 
 def test_nobody_is_ahead_in_a_contest_of_one_round() -> None:
@@ -206,9 +200,22 @@ def test_a_mark_is_looked_up(runs: dict[str, Run], asked: str, expected: str) ->
         ("machine colour", "nothing is known of 'colour'"),
         ("submit_collect 'ebbpool", "No closing quotation"),
         ("what", "neither a figure"),
+        ("table nowhere", "no table 'nowhere'"),
+        ("table pebble", "lacks pebble"),
+        ("table echo", "no run has bench echo"),
+        ("table single", "one round"),
+        ("table close", "the noise"),
     ],
 )
-def test_a_mark_that_means_nothing_is_named(runs: dict[str, Run], asked: str, complaint: str) -> None:
+def test_a_mark_that_means_nothing_is_named_and_a_row_that_cannot_be_judged_not_quoted(
+    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, complaint: str
+) -> None:
+    runs["single"] = run_of(tmp_path / "single.json", ebbpool=(1.0,), stdlib=(8.0,))
+    runs["close"] = run_of(tmp_path / "close.json", ebbpool=(1.0, 1.2, 0.8), stdlib=(1.1, 1.3, 0.9))
+    row = marks.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "stdlib", "stdlib")
+    of = {"pebble": {"rival": "pebble"}, "echo": {"question": "echo"}, "single": {"run": "single"}}
+    for name, other in (of | {"close": {"run": "close"}}).items():
+        monkeypatch.setitem(marks.TABLES, name, [row._replace(**other)])
     text = f"one\nit is <!-- = {asked} -->7<!-- / -->\n"
     same, different, (unknown,) = marks.put_in(text, runs)
     assert (same, different) == (text, [])
@@ -219,33 +226,14 @@ def test_a_table_of_quoted_figures_has_intervals_and_the_rival_that_wins_first(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = ("submit_collect", "us", {"workers": 4}, "ebbpool")
-    rows = [quoted.Row("a task", *task, rival, rival) for rival in ("stdlib", "simplequeue")]
-    monkeypatch.setitem(quoted.TABLES, "few", rows)
+    rows = [marks.Row("a task", *task, rival, rival) for rival in ("stdlib", "simplequeue")]
+    monkeypatch.setitem(marks.TABLES, "few", rows)
     text, _, unknown = marks.put_in("one\n\n<!-- = table few --><!-- / -->\n", runs)
     assert not unknown
     assert marks.put_in(text, runs) == (text, [], [])
     first, second = re.findall(r"\| a task \| (.*?) \|\n", text)
     assert re.fullmatch(r"\*\*0\.5\*\*, simplequeue \| 1\.0 \| 0\.50 \(0\.4\d to 0\.5\d\)", first)
     assert re.fullmatch(r"8\.0, stdlib \| \*\*1\.0\*\* \| 8\.0 \(7\.\d to 8\.\d\)", second)
-
-
-@pytest.mark.parametrize(
-    ("row", "complaint"),
-    [
-        (quoted.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "pebble", "pebble"), "lacks pebble"),
-        (quoted.Row("a", "echo", "us", {}, "ebbpool", "stdlib", "stdlib"), "no run has bench echo"),
-        (quoted.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "stdlib", "stdlib", "single"), "one round"),
-        (quoted.Row("a", "submit_collect", "us", {"workers": 4}, "ebbpool", "stdlib", "stdlib", "close"), "the noise"),
-    ],
-)
-def test_a_figure_that_cannot_be_judged_is_not_quoted(
-    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: quoted.Row, complaint: str
-) -> None:
-    runs["single"] = run_of(tmp_path / "single.json", ebbpool=(1.0,), stdlib=(8.0,))
-    runs["close"] = run_of(tmp_path / "close.json", ebbpool=(1.0, 1.2, 0.8), stdlib=(1.1, 1.3, 0.9))
-    monkeypatch.setitem(quoted.TABLES, "few", [row])
-    _, _, (unknown,) = marks.put_in("It is <!-- = table few --><!-- / -->\n", runs)
-    assert complaint in unknown
 
 
 def test_a_mark_without_its_end_is_named_and_one_in_a_fence_is_left_alone(runs: dict[str, Run]) -> None:
@@ -259,8 +247,8 @@ def test_a_mark_without_its_end_is_named_and_one_in_a_fence_is_left_alone(runs: 
 def tree(tmp_path: Path, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository of its own: README, docs and the runs."""
     (tmp_path / "docs" / "evidence").mkdir(parents=True)
-    for name in runs:
-        (tmp_path / f"{name}.json").rename(tmp_path / "docs" / "evidence" / f"{name}.json")
+    for name, kept in (("bench", "bench"), ("pinned", pages.OTHERS)):
+        (tmp_path / f"{name}.json").rename(tmp_path / "docs" / "evidence" / f"{kept}.json")
     text = "It takes <!-- = submit_collect ebbpool us:1 -->9.9<!-- / --> µs\n"
     (tmp_path / "README.md").write_text(text, encoding="utf-8")
     monkeypatch.setattr(marks, "ROOT", tmp_path)
@@ -272,18 +260,23 @@ def tree(tmp_path: Path, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) 
 def test_the_check_fails_until_the_figures_are_written(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["figures", "--check"]) == 1
     told = capsys.readouterr().err
-    assert "README.md:1: '9.9' is '1.0' in the run" in told and "docs/performance.md: not what" in told
+    assert "README.md:1: '9.9' is '1.0' in the run" in told and "performance.md: not what" in told
+    assert main(["figures", "--write"]) == 1
+    assert "questions.md: no section '## Submit trivial tasks and collect'" in capsys.readouterr().err
+    questions = tree / "docs" / "performance" / "questions.md"
+    questions.write_text("## Submit trivial tasks and collect\n\n<!-- = rows submit_collect -->\n<!-- / -->\n")
     assert main(["figures", "--write"]) == 0
     assert main(["figures", "--check"]) == 0
+    assert "*µs a task; less is better.*\n\n| variant | ebbpool | best rival |" in questions.read_text(encoding="utf-8")
     assert "us:1 -->1.0<" in (tree / "README.md").read_text(encoding="utf-8")
     link = "[Submit trivial tasks and collect](performance/questions.md#submit-trivial-tasks-and-collect)"
     assert link in (tree / "docs" / "performance.md").read_text(encoding="utf-8")
-    assert "## Submit trivial tasks and collect\n" in (tree / "docs" / "performance" / "questions.md").read_text(
-        "utf-8"
-    )
     # What was asked again stands in place of the main run.
-    run_of(tree / "docs" / "evidence" / f"{pages.AGAIN}.json", ebbpool=(2.0, 2.0), stdlib=(8.0, 8.0))
-    assert main(["figures", "--write"]) == 0
+    run_of(tree / "asked.json", ebbpool=(2.0, 2.0), stdlib=(8.0, 8.0))
+    for name in (pages.AGAIN, "pinned"):
+        assert main(["publish", str(tree / "asked.json"), "--name", name]) == 0
+    assert sorted(pages.committed()) == ["bench", "bench-again", "pinned"]
+    assert sorted(path.stem for path in pages.EVIDENCE.iterdir()) == ["bench", "bench-again", "others"]
     assert "us:1 -->2.0<" in (tree / "README.md").read_text(encoding="utf-8")
     assert "Asked again in" in (tree / "docs" / "performance.md").read_text(encoding="utf-8")
 

@@ -23,7 +23,7 @@ import os, threading
 from benchmarks.engine.model import Column, Question
 
 @Question(
-    title="A broken question", method="for the tests", peers="loop stdlib pebble",
+    title="A broken question", peers="loop stdlib pebble",
     columns=(Column("processors", "processors"),), variants=({"workers": 1},),
 )
 def broken(peer, params):
@@ -57,7 +57,8 @@ def bench(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Return the exit status and the JSON of a run."""
     status = main([*arguments, "--out", str(out)])
     (written,) = out.glob("*.json")
-    return status, json.loads(written.read_text(encoding="utf-8"))
+    (found,) = json.loads(written.read_text(encoding="utf-8")).values()
+    return status, found
 
 
 def cell(found: dict[str, Any], question: str, peer: str) -> dict[str, Any]:

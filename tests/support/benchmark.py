@@ -17,22 +17,15 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.engine.model import Column, Question  # noqa: E402
-from benchmarks.engine.results import Run  # noqa: E402
+from benchmarks.engine.results import Run, read  # noqa: E402
 from benchmarks.engine.runner import FORMAT, save  # noqa: E402
-from benchmarks.peers import Unavailable  # noqa: E402
 from benchmarks.peers.table import peer_named  # noqa: E402
 
 
 def importable(name: str) -> None:
     """Skip what needs something that is not installed here; which core runs does not matter."""
-    peer = peer_named(name)
-    for module in peer.modules:
+    for module in peer_named(name).modules:
         pytest.importorskip(module)
-    try:
-        if peer.needs is not None:
-            peer.needs()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
 
 
 def question_of(*columns: Column, **others: Any) -> Question:
@@ -42,8 +35,6 @@ def question_of(*columns: Column, **others: Any) -> Question:
     made: dict[str, Any] = {
         "name": "made_up",
         "title": "Made up",
-        "asks": "Is it made up?",
-        "method": "by hand",
         "columns": columns,
         "peers": "loop simplequeue ebbpool ebbpool-pure stdlib multiprocessing",
         "variants": ({"workers": 2},),
@@ -79,8 +70,8 @@ def run_of(path: Path, **peers: Sequence[float]) -> Run:
         "versions": {},
         "questions": {"submit_collect": {"sizes": {}, "rounds": 3, "cells": cells}},
     }
-    save(path, document)
-    return Run.read(path)
+    save(path, {path.stem: document})
+    return read(path)[path.stem]
 
 
 @contextmanager

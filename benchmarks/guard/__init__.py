@@ -1,1 +1,0 @@
-"""Instructions a task on fixed scripts, held against figures that are kept here: `python -m benchmarks.guard`."""
