@@ -6,7 +6,7 @@ When to use it, and when not: ``docs/cluster.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, TypeVar, get_args
@@ -20,7 +20,7 @@ from ebbpool.lane import Lane
 try:
     from distributed import Client
 
-    from ebbpool._dask.chunks import Run
+    from ebbpool._dask.chunks import ClusterLedger
     from ebbpool._dask.link import Link
 except ImportError as _error:
     raise ImportError(
@@ -44,15 +44,13 @@ _COMPARED: Final = ("python", "distributed", "ebbpool")
 
 
 class _ClusterMaps(maps.Maps):
-    """The maps of a cluster's executor and of its lanes: as those of a local pool, but for three things.
+    """The maps of a cluster's executor and of its lanes: as those of a local pool, but for two things.
 
     Without a `chunksize`, items are sized into calls to the cluster by the time they take on a worker. `fn` must be
-    picklable, else `TypeError` is raised at once. An error of `fn` ends the iterator of `map` on every Python; that of
-    `map_unordered` can be read further. When an iterator ends early, calls that have not been sent are not made.
+    picklable, else `TypeError` is raised at once.
     """
 
-    def _map(self, fn: Callable[..., Any], *settings: Any) -> Iterator[Any]:
-        return Run(self, fn, *settings).started()
+    _ledger_type = ClusterLedger
 
 
 class ClusterLane(_ClusterMaps, Lane):

@@ -93,16 +93,21 @@ def test_a_buffer_is_filled_and_never_overshot(buffersize: int) -> None:
     assert source.taken == 12
 
 
-@pytest.mark.parametrize("buffersize", [None, 2])
-def test_an_input_that_fails_passes_its_error_on(buffersize: int | None) -> None:
-    def source() -> Iterator[int]:
-        yield 1
-        raise RuntimeError("input")
-
+@either
+@pytest.mark.parametrize(("buffersize", "closed"), [(None, False), (1, False), (3, False), (3, True)])
+def test_an_input_that_fails_passes_its_error_on_after_the_results(
+    method: str, buffersize: int | None, closed: bool
+) -> None:
+    given = iter(["1", "2", "3", "x", "4"])
     with AdaptiveExecutor(2) as pool:
-        with pytest.raises(RuntimeError, match="input"):
-            list(pool.map(lambda number: number, source(), buffersize=buffersize))
-        assert pool.submit(int).result(TIMEOUT) == 0
+        with pytest.raises(ValueError, match="'x'"):
+            results = getattr(pool, method)(abs, map(int, given), buffersize=buffersize)
+            if closed:
+                pool.shutdown()
+            assert sorted(next(results) for _ in range(3)) == [1, 2, 3]
+            next(results)
+        assert buffersize is None or list(results) == []
+        assert list(given) == ["4"]
 
 
 @either

@@ -102,6 +102,8 @@ def _raising(error: BaseException) -> Generator[Any]:
 class Maps(Executor):
     """The maps of an executor and of a lane."""
 
+    _ledger_type: type[Ledger] = Ledger
+
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled."""
         no_copy(self)
@@ -177,7 +179,7 @@ class Maps(Executor):
         # With one iterable, `fn` is called with the items as they are, without tuples around them.
         spread = len(iterables) != 1
         items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]
-        ledger = Ledger(self, fn, spread, chunksize, buffersize, in_order)
+        ledger = self._ledger_type(self, fn, spread, chunksize, buffersize, in_order)
         source: Iterator[Any] = iter(())
         try:
             if buffersize is None and all(isinstance(iterable, AT_HAND) for iterable in iterables):
