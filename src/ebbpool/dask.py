@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Type
 
 from ebbpool._checks import above_zero, finite_seconds, one_of
 from ebbpool._core.accel import LaneCore, LoopCall
-from ebbpool._maps import maps
+from ebbpool._maps.methods import Maps
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
 
@@ -43,7 +43,7 @@ _COMPARED: Final = ("python", "distributed", "ebbpool")
 """What has to be of the same version everywhere; of Python, the first two numbers."""
 
 
-class _ClusterMaps(maps.Maps):
+class _ClusterMaps(Maps):
     """The maps of a cluster's executor and of its lanes: as those of a local pool, but for two things.
 
     Without a `chunksize`, items are sized into calls to the cluster by the time they take on a worker. `fn` must be
