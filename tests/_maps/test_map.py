@@ -196,11 +196,11 @@ def test_a_map_lets_go_of_items_and_results_it_is_done_with(buffersize: int | No
     chunksize=st.none() | st.integers(1, 50),
     buffersize=st.none() | st.integers(1, 60),
     failing=st.sets(st.integers(0, 299), max_size=20),
-    lazy=st.booleans(),
+    kind=st.sampled_from([Source, range, list, tuple, dict.fromkeys]),
     wide=st.booleans(),
 )
 def test_every_item_has_its_result_or_its_error_once_and_in_its_place(
-    method: str, count: int, chunksize: int | None, buffersize: int | None, failing: set[int], lazy: bool, wide: bool
+    method: str, count: int, chunksize: int | None, buffersize: int | None, failing: set[int], kind: Any, wide: bool
 ) -> None:
     """The built-in `map` says what there is, and in which order; no buffer is overshot."""
 
@@ -210,7 +210,7 @@ def test_every_item_has_its_result_or_its_error_once_and_in_its_place(
         return (number, *others)
 
     source = Source(count)
-    columns: list[Any] = [source if lazy else range(count)]
+    columns: list[Any] = [source if kind is Source else range(count) if kind is range else kind(range(count))]
     if wide:
         columns.append(range(1, 1000))
     expected: list[Any] = [
@@ -232,13 +232,6 @@ def test_every_item_has_its_result_or_its_error_once_and_in_its_place(
                 break
         assert list(results) == []
     assert got == expected if method == "map" else Counter(got) == Counter(expected)
-
-
-@pytest.mark.parametrize("kind", [list, tuple, range, iter, dict.fromkeys])
-def test_every_kind_of_input(kind: Any) -> None:
-    items = kind(5_000) if kind is range else kind(range(5_000))
-    with AdaptiveExecutor(4) as pool:
-        assert list(pool.map(str, items)) == [str(number) for number in range(5_000)]
 
 
 def test_the_input_is_read_before_map_returns() -> None:
@@ -325,22 +318,24 @@ class Loader:
         return self.items
 
 
+@either
 @pytest.mark.parametrize("kind", [iter, Loader])
-def test_an_input_that_pauses_keeps_nobody_from_what_it_has_given(kind: Any) -> None:
-    done = threading.Event()
-
+def test_an_input_that_pauses_keeps_nobody_from_what_it_has_given(method: str, kind: Any) -> None:
     def source() -> Iterator[int]:
-        yield from range(FAR)
-        assert done.wait(TIMEOUT), "the items before were not run"
-        yield FAR
+        for number in range(FAR + 1):
+            yield number
+            if number in done:
+                assert done[number].wait(TIMEOUT), f"{number} was not run"
 
     def work(number: int) -> int:
-        if number == FAR - 1:
-            done.set()
+        if number in done:
+            done[number].set()
         return number
 
     with AdaptiveExecutor(2) as pool:
-        assert list(pool.map(work, kind(source()))) == list(range(FAR + 1))
+        for _ in range(5):
+            done = {number: threading.Event() for number in [*range(200), FAR - 1]}
+            assert sorted(getattr(pool, method)(work, kind(source()))) == list(range(FAR + 1))
 
 
 @pytest.mark.parametrize("buffersize", [None, 2])
@@ -866,21 +861,3 @@ def test_a_shutdown_is_heard_of_where_the_caller_has_run_the_last_task(method: s
             reading.join()
         gate.open()
         pool.shutdown()
-
-
-@either
-def test_a_source_may_wait_for_what_it_has_given(method: str) -> None:
-    done = threading.Semaphore(0)
-
-    def work(number: int) -> int:
-        done.release()
-        return number
-
-    def source() -> Iterator[int]:
-        for number in range(200):
-            yield number
-            assert done.acquire(timeout=TIMEOUT)
-
-    with AdaptiveExecutor(2) as pool:
-        for _ in range(10):
-            assert sorted(getattr(pool, method)(work, source())) == list(range(200))

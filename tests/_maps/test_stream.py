@@ -128,11 +128,6 @@ async def test_an_error_comes_after_the_values_before_it(error: type[BaseExcepti
             await anext(stream)
         with pytest.raises(StopAsyncIteration):
             await anext(stream)
-        stream = pool.stream(Source(3, error("end")))
-        assert [next(stream) for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(error, match="end"):
-            next(stream)
-        assert list(stream) == []
 
 
 @pytest.mark.parametrize("max_workers", [1, 2])
