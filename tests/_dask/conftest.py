@@ -90,3 +90,19 @@ def held(client: Any) -> Iterator[Any]:
 
     with Held(client) as held:
         yield held
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """Return what executors send: the calls of each task of the cluster's, without those that come back."""
+    from support.dask import link
+
+    tasks: list[list[Any]] = []
+    make = link.Link._make
+
+    def noting(self: link.Link, shipment: Any) -> Any:
+        tasks.append(shipment.parcels)
+        return make(self, shipment)
+
+    monkeypatch.setattr(link.Link, "_make", noting)
+    return tasks
