@@ -20,7 +20,7 @@ from ebbpool.lane import Lane
 try:
     from distributed import Client
 
-    from ebbpool._dask.chunks import ClusterLedger
+    from ebbpool._dask.chunks import ClusterRun
     from ebbpool._dask.link import Link
 except ImportError as _error:
     raise ImportError(
@@ -50,7 +50,7 @@ class _ClusterMaps(Maps):
     picklable, else `TypeError` is raised at once.
     """
 
-    _ledger_type = ClusterLedger
+    _run_type = ClusterRun
 
 
 class ClusterLane(_ClusterMaps, Lane):

@@ -1,4 +1,4 @@
-"""Maps over a cluster send items in chunks. In all else they are as maps in threads, whose ledger they share."""
+"""Maps over a cluster send items in chunks. In all else they are maps in threads, and tested as such."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ebbpool._dask.packing import Mapped
 from ebbpool._dask.remote import RAISED, Failed, apply
 from ebbpool._maps.items import Batch, Failure, Unclaimed
-from ebbpool._maps.ledger import Ledger
+from ebbpool._maps.map_run import MapRun
 from ebbpool._pool.running import called_name
 
 TARGET: Final = 0.05
@@ -30,7 +30,7 @@ class Chunks(Unclaimed):
         self.size = max(1, min(size, GROWTH * max(count, self.size), self.largest))
 
 
-class ClusterLedger(Ledger):
+class ClusterRun(MapRun):
     """One map of a cluster's executor or of its lane: a batch is a call to the cluster.
 
     A task here waits for that call. There are no more of them than there may be calls with the cluster, and one that

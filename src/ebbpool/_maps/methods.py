@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from ebbpool._checks import no_copy, time_limit, whole_or_none
 from ebbpool._maps import delayed, streams
 from ebbpool._maps.delayed import OnError, ScheduledTask
-from ebbpool._maps.ledger import Ledger
+from ebbpool._maps.map_run import MapRun
 from ebbpool._maps.streams import DEFAULT_BUFFERSIZE, Stream
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Results(chain[Any]):
 
 
 def _hand_out(
-    ledger: Ledger, source: Iterator[Any], keeper: Executor | None, buffersize: int | None, limit: float, ends: bool
+    run: MapRun, source: Iterator[Any], keeper: Executor | None, buffersize: int | None, limit: float, ends: bool
 ) -> Generator[Iterable[Any]]:
     """Yield results in pieces; `ends` says whether an error of a call ends them. An error of the map always does."""
     handed = 0
@@ -67,12 +67,12 @@ def _hand_out(
     try:
         while True:
             if buffersize is not None:
-                ledger.read(source, buffersize - (ledger.taken - handed))
-            if handed == ledger.taken:
-                ledger.insist()
+                run.read(source, buffersize - (run.taken - handed))
+            if handed == run.taken:
+                run.insist()
                 return
             # No local variable may keep an error that has been raised: its traceback may hold the iterator, a cycle.
-            piece = ledger.next_piece(handed, limit)
+            piece = run.next_piece(handed, limit)
             if isinstance(piece, list):
                 handed += len(piece)
                 piece.reverse()
@@ -93,8 +93,8 @@ def _hand_out(
                 piece = None
                 yield turn
     finally:
-        ledger.abandon()
-        del ledger, piece
+        run.abandon()
+        del run, piece
 
 
 def _raising(error: BaseException) -> Generator[Any]:
@@ -109,7 +109,7 @@ def _raising(error: BaseException) -> Generator[Any]:
 class Maps(Executor):
     """The maps of an executor and of a lane."""
 
-    _ledger_type: type[Ledger] = Ledger
+    _run_type: type[MapRun] = MapRun
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled."""
@@ -186,22 +186,22 @@ class Maps(Executor):
         # With one iterable, `fn` is called with the items as they are, without tuples around them.
         spread = len(iterables) != 1
         items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]
-        ledger = self._ledger_type(self, fn, spread, chunksize, buffersize, in_order)
+        run = self._run_type(self, fn, spread, chunksize, buffersize, in_order)
         source: Iterator[Any] = iter(())
         try:
             if buffersize is None and all(isinstance(iterable, AT_HAND) for iterable in iterables):
-                ledger.read_all(items)
+                run.read_all(items)
             else:
                 # An iterator may take long for its next item: the items before it run meanwhile.
                 source = iter(items)
-                ledger.read(source, buffersize)
-            ledger.insist()
+                run.read(source, buffersize)
+            run.insist()
         except BaseException:
-            ledger.abandon()
+            run.abandon()
             raise
         # Without a buffer size all items have been read by now, and the executor may be collected.
         keeper = None if buffersize is None else self
-        return Results.of(_hand_out(ledger, source, keeper, buffersize, limit, in_order and ENDS))
+        return Results.of(_hand_out(run, source, keeper, buffersize, limit, in_order and ENDS))
 
 
 class Methods(Maps):

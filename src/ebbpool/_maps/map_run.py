@@ -37,7 +37,7 @@ AT_ONCE: Final = 8
 """How many tasks the consumer submits before it looks again how many are missing: workers submit some, too."""
 
 
-class Ledger:
+class MapRun:
     """One map. `read` and `next_piece` are the consumer's, `work` is the task; one lock guards what they share.
 
     `abandon` takes no lock, because a thread that holds it may collect the consumer as garbage.
@@ -140,7 +140,7 @@ class Ledger:
                         break
                     served = count
         except Exception as error:
-            # Without this frame, which holds the ledger that holds the error.
+            # Without this frame, which holds the map that holds the error.
             failure = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
         if count > served and self._recruit():
             served = count
@@ -217,7 +217,7 @@ class Ledger:
                 if not self._submit(executor, AT_ONCE):
                     return True
         except RuntimeError as error:
-            # Without its traceback, which holds this ledger.
+            # Without its traceback, which holds this map.
             self.refusal = error.with_traceback(None)
         finally:
             self.submitter = None
