@@ -377,54 +377,45 @@ def test_an_error_nobody_is_left_for_is_logged(caplog: pytest.LogCaptureFixture)
     assert "on the way out" in caplog.text
 
 
-def test_values_are_let_go_as_they_are_taken() -> None:
-    references: list[weakref.ref[Thing]] = []
-
-    def source() -> Iterator[Thing]:
-        for _ in range(10):
-            thing = Thing()
-            references.append(weakref.ref(thing))
-            yield thing
-            del thing
-
-    with no_collector(), AdaptiveExecutor(1) as pool:
-        stream = pool.stream(source, buffersize=1)
-        for number in range(5):
-            next(stream)
-            eventually(lambda: len(references) > number + 1)  # noqa: B023  (used at once)
-            # Free-threaded, it is freed by the worker, which is not where it would do so.
-            if not FREE_THREADED:
-                gone(references[number])
-        del stream
-        wait_for_idle(pool)
-        gone(*references, pool=pool)
-
-
-def test_an_error_leaves_no_garbage() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_values_are_let_go_as_they_are_taken_and_nothing_stays_behind(fails: bool) -> None:
     class Marked(Exception):
         pass
 
     references: list[weakref.ref[Any]] = []
 
-    def source(thing: Thing) -> Iterator[int]:
-        references.append(weakref.ref(thing))
+    def source(argument: Thing) -> Iterator[Thing]:
+        references.append(weakref.ref(argument))
+        for _ in range(10):
+            thing = Thing()
+            references.append(weakref.ref(thing))
+            yield thing
+            del thing
         error = Marked()
         references.append(weakref.ref(error))
-        yield 1
         try:
             raise error
         finally:
             del error
 
     def consume(pool: AdaptiveExecutor) -> None:
+        stream = pool.stream(source, Thing(), buffersize=1)
+        for number in range(1, 6):
+            next(stream)
+            eventually(lambda: len(references) > number + 1)  # noqa: B023  (used at once)
+            # Free-threaded, it is freed by the worker, which is not where it would do so.
+            if not FREE_THREADED:
+                gone(references[number])
         try:
-            list(pool.stream(source, Thing()))
+            if fails:
+                list(stream)
         except Marked:
             pass
 
     with no_collector(), AdaptiveExecutor(1) as pool:
         consume(pool)
         wait_for_idle(pool)
+        assert len(references) == 12 or not fails
         gone(*references, pool=pool)
 
 
