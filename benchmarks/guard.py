@@ -31,7 +31,7 @@ import ebbpool
 from benchmarks import ROOT
 from benchmarks.engine.model import nothing
 from ebbpool._core.accel import LoopCall
-from ebbpool._maps import ledger
+from ebbpool._maps import map_run
 from ebbpool._pool import growth
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer
 
@@ -134,8 +134,8 @@ def later() -> Iterator[Work]:
 @load("map", "map, an item", 20_000)
 def mapped() -> Iterator[Work]:
     # Claims are sized by the clock, and valgrind is slow: by this clock no item takes any time.
-    clock = ledger.perf_counter
-    ledger.perf_counter = lambda: 0.0
+    clock = map_run.perf_counter
+    map_run.perf_counter = lambda: 0.0
     try:
         with ebbpool.AdaptiveExecutor(1) as pool:
 
@@ -148,7 +148,7 @@ def mapped() -> Iterator[Work]:
 
             yield all_mapped
     finally:
-        ledger.perf_counter = clock
+        map_run.perf_counter = clock
 
 
 @load("run", "await pool.run(...)", 1_000)

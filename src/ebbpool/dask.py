@@ -6,21 +6,21 @@ When to use it, and when not: ``docs/cluster.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, TypeVar, get_args
 
 from ebbpool._checks import above_zero, finite_seconds, one_of
 from ebbpool._core.accel import LaneCore, LoopCall
-from ebbpool._maps import maps
+from ebbpool._maps.methods import Maps
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
 
 try:
     from distributed import Client
 
-    from ebbpool._dask.chunks import Run
+    from ebbpool._dask.chunks import ClusterRun
     from ebbpool._dask.link import Link
 except ImportError as _error:
     raise ImportError(
@@ -43,16 +43,14 @@ _COMPARED: Final = ("python", "distributed", "ebbpool")
 """What has to be of the same version everywhere; of Python, the first two numbers."""
 
 
-class _ClusterMaps(maps.Maps):
-    """The maps of a cluster's executor and of its lanes: as those of a local pool, but for three things.
+class _ClusterMaps(Maps):
+    """The maps of a cluster's executor and of its lanes: as those of a local pool, but for two things.
 
     Without a `chunksize`, items are sized into calls to the cluster by the time they take on a worker. `fn` must be
-    picklable, else `TypeError` is raised at once. An error of `fn` ends the iterator of `map` on every Python; that of
-    `map_unordered` can be read further. When an iterator ends early, calls that have not been sent are not made.
+    picklable, else `TypeError` is raised at once.
     """
 
-    def _map(self, fn: Callable[..., Any], *settings: Any) -> Iterator[Any]:
-        return Run(self, fn, *settings).started()
+    _run_type = ClusterRun
 
 
 class ClusterLane(_ClusterMaps, Lane):

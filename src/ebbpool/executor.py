@@ -18,7 +18,7 @@ from ebbpool._checks import above_zero, finite_seconds, one_of, optional_callabl
 from ebbpool._core.accel import LaneCore, say_if_plain
 from ebbpool._interpreter import daemon_threads
 from ebbpool._maps import delayed, streams
-from ebbpool._maps.offers import Offers
+from ebbpool._maps.methods import Methods
 from ebbpool._pool import lifecycle
 from ebbpool._pool import spill as spilling
 from ebbpool._pool.cancelling import sender
@@ -50,7 +50,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class AdaptiveExecutor(ExecutorBase, Offers, ThreadPoolExecutor):
+class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
     """A `ThreadPoolExecutor` that grows while tasks wait behind blocked threads and shrinks by itself.
 
     It starts without threads. The first four parameters are the standard library's.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from ebbpool._checks import above_zero, finite_seconds, waiting_limit
 from ebbpool._core.accel import ExecutorCore, LaneCore
 from ebbpool._core.scope import Scope, deadlines
-from ebbpool._maps import maps
+from ebbpool._maps.methods import Maps
 from ebbpool._pool.cancelling import Interrupting, interruptible
 from ebbpool._pool.executor_base import Unmade
 from ebbpool._pool.stats import LaneStats
@@ -56,7 +56,7 @@ class Within:
         return scope
 
 
-class Lane(maps.Maps, ThreadPoolExecutor):
+class Lane(Maps, ThreadPoolExecutor):
     """A `ThreadPoolExecutor` on a pool's threads with a limit on tasks that run at once; see `AdaptiveExecutor.lane`.
 
     A task that waits for its turn in the lane takes no thread, and no place in a bounded queue. A task must not wait

@@ -38,6 +38,36 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
+def two() -> Iterator[Any]:
+    """Return a cluster of two processes with one thread each; a call that has killed two workers is given up."""
+    import dask
+    from distributed import LocalCluster
+
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture
+def two_workers(two: Any) -> Iterator[Any]:
+    """Return a client of the two processes, when both are there."""
+    from distributed import Client
+    from support.dask import await_two
+
+    with Client(two, set_as_default=False) as client:
+        await_two(client)
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have executors look after their cluster all the time."""
+    monkeypatch.setattr("ebbpool._dask.link.LOOK", 0.05)
+
+
+@pytest.fixture(scope="session")
 def client(cluster: Any) -> Iterator[Any]:
     from distributed import Client
 
@@ -60,3 +90,19 @@ def held(client: Any) -> Iterator[Any]:
 
     with Held(client) as held:
         yield held
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """Return what executors send: the calls of each task of the cluster's, without those that come back."""
+    from support.dask import link
+
+    tasks: list[list[Any]] = []
+    make = link.Link._make
+
+    def noting(self: link.Link, shipment: Any) -> Any:
+        tasks.append(shipment.parcels)
+        return make(self, shipment)
+
+    monkeypatch.setattr(link.Link, "_make", noting)
+    return tasks

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from ebbpool.dask import ClusterExecutor, ClusterLane
 def test_it_is_a_thread_pool_executor_and_shares_its_client_with_others(client: Client) -> None:
     with ClusterExecutor(client) as one, ClusterExecutor(client) as other:
         assert isinstance(one, ThreadPoolExecutor)
-        assert one.submit(remote.where).result(TIMEOUT).startswith("inproc://")
         futures = [pool.submit(remote.add, 2, right=5) for pool in (one, other) * 10]
         assert [future.result(TIMEOUT) for future in futures] == [7] * 20
     assert client.status == "running"
@@ -184,10 +184,20 @@ def test_context_variables_go_along_if_they_are_named(client: Client) -> None:
         assert list(pool.map(lambda _: remote.request(), [1, 2])) == ["of this test"] * 2
 
 
-def test_run_and_amap(pool: ClusterExecutor) -> None:
+def test_every_way_in(pool: ClusterExecutor, tmp_path: Path) -> None:
+    lane = pool.lane("few", limit=1)
+    for submit in (pool.submit, pool.submit_first, partial(pool.submit_later, 0), lane.submit):
+        assert submit(remote.where).result(TIMEOUT).startswith("inproc://")
+    path = tmp_path / "ran"
+    schedule = pool.schedule(0.01, remote.note, str(path))
+    eventually(lambda: path.exists() and len(path.read_text().splitlines()) > 1)
+    schedule.cancel()
+    with pytest.raises(NotImplementedError, match="map with a buffersize"):
+        pool.stream(range, 3)
+
     async def main() -> list[int]:
         assert (await pool.run(remote.where)).startswith("inproc://")
-        assert await pool.lane("few", limit=1).run(remote.add, 1) == 2
+        assert (await lane.run(remote.where)).startswith("inproc://")
         with pytest.raises(ZeroDivisionError):
             await pool.run(remote.divide, 0)
         return [result async for result in pool.amap(remote.add, range(20))]
@@ -208,20 +218,6 @@ def test_a_lane_is_one_of_the_cluster(pool: ClusterExecutor, held: Held) -> None
     held.open()
     assert first.result(TIMEOUT) == held.name and second.result(TIMEOUT).startswith("inproc://")
     assert list(lane.map(remote.add, range(50))) == list(range(1, 51))
-
-
-def test_delayed_and_repeated_calls(pool: ClusterExecutor, tmp_path: Path) -> None:
-    assert pool.submit_first(remote.where).result(TIMEOUT).startswith("inproc://")
-    assert pool.submit_later(0, remote.where).result(TIMEOUT).startswith("inproc://")
-    path = tmp_path / "ran"
-    schedule = pool.schedule(0.01, remote.note, str(path))
-    eventually(lambda: path.exists() and len(path.read_text().splitlines()) > 1)
-    schedule.cancel()
-
-
-def test_a_generator_is_refused(pool: ClusterExecutor) -> None:
-    with pytest.raises(NotImplementedError, match="map with a buffersize"):
-        pool.stream(range, 3)
 
 
 def test_the_window_follows_the_cluster(cluster: Any, client: Client) -> None:

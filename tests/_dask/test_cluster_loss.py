@@ -12,25 +12,21 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import dask
 import pytest
 from distributed import Client, LocalCluster
 from support import cluster as remote
 from support.common import eventually
-from support.dask import Held, making, packing
+from support.dask import LIMIT, Held, await_two, kill, making, packing
 from support.server import reserved_port
 
 from ebbpool.dask import ClusterExecutor
 
-LIMIT = 60.0
-"""Seconds in which everything that is waited for has come."""
 LONG = os.environ.get("EBBPOOL_CLUSTER_PROOF", "") not in ("", "0")
 KILLS = 10 if LONG else 2
 ENVIRONMENT = os.environ | {
@@ -42,23 +38,6 @@ pytestmark = [
     pytest.mark.timeout(900 if LONG else 180),
     pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="workers are killed with SIGKILL"),
 ]
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Any]:
-    """Return a cluster of two processes; a call that has killed two workers is given up."""
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
-    ):
-        yield cluster
-
-
-@pytest.fixture
-def two_workers(two: Any) -> Iterator[Any]:
-    with Client(two, set_as_default=False) as client:
-        await_two(client)
-        yield client
 
 
 _LARGE = bytes(packing.LARGE + 1)
@@ -123,33 +102,6 @@ class Storm:
                 assert error is None and made[name] == 1
                 fates["made"] += 1
         return fates
-
-
-def kill(client: Client, address: str) -> None:
-    """Kill a worker, and wait until there is another one in its place."""
-    os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
-    await_two(client, address)
-
-
-def await_two(client: Client, gone: str = "") -> None:
-    """Wait until there are two workers, without the one that is `gone`."""
-    cluster: Any = client.cluster
-    deadline = monotonic() + LIMIT
-    again = monotonic() + 10.0
-    while True:
-        nannies = dict(cluster.workers)
-        running = [name for name, nanny in nannies.items() if nanny.status.name == "running"]
-        present = client.nthreads()
-        if gone not in present and len(present) == 2 and len(running) == 2:
-            return
-        if len(running) < 2 and monotonic() > again:
-            # A nanny may give up when its worker dies again and again: have another one.
-            for name in set(cluster.worker_spec) - set(running):
-                cluster.worker_spec.pop(name)
-            cluster.scale(2)
-            again = deadline
-        assert monotonic() < deadline, f"no worker has come in the place of {gone}: {nannies}"
-        threading.Event().wait(0.05)
 
 
 @pytest.mark.parametrize("mapped", [False, True])

@@ -9,21 +9,19 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 from support import cluster as remote
 from support.common import Gate, eventually, output_of
-from support.dask import Held, making
+from support.dask import LIMIT, Held, making
 
 from ebbpool import AdaptiveExecutor, spillable
 from ebbpool.dask import ClusterExecutor
-
-LIMIT = 40.0
-"""Seconds in which a killed worker's successor has started."""
 
 pytestmark = [
     pytest.mark.timeout(90),
@@ -31,23 +29,21 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def two_workers() -> Iterator[Any]:
+@contextmanager
+def busy_pool(client: Client, **options: Any) -> Iterator[tuple[AdaptiveExecutor, Gate]]:
+    """A pool that spills to a cluster at once, since its only worker waits at a gate."""
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
-
-
-def test_marked_tasks_run_in_the_workers_processes(two_workers: Client, tmp_path: Path) -> None:
-    path = tmp_path / "ran"
-    with (
-        ClusterExecutor(two_workers) as there,
+        ClusterExecutor(client, **options) as there,
         AdaptiveExecutor(1, spill=there, spill_after=0) as pool,
         Gate() as gate,
     ):
         gate.hold(pool)
+        yield pool, gate
+
+
+def test_marked_tasks_run_in_the_workers_processes(two_workers: Client, tmp_path: Path) -> None:
+    path = tmp_path / "ran"
+    with busy_pool(two_workers) as (pool, gate):
         marked = [pool.submit(spillable(remote.note), str(path), f"{number}") for number in range(20)]
         plain = pool.submit(remote.note, str(path), "plain")
         assert os.getpid() not in {future.result(LIMIT) for future in marked}
@@ -62,12 +58,7 @@ def test_marked_tasks_run_in_the_workers_processes(two_workers: Client, tmp_path
 
 def test_a_worker_that_dies_gives_back_what_it_had(two_workers: Client, tmp_path: Path) -> None:
     path = tmp_path / "ran"
-    with (
-        ClusterExecutor(two_workers, window=1.0) as there,
-        AdaptiveExecutor(1, spill=there, spill_after=0) as pool,
-        Gate() as gate,
-    ):
-        gate.hold(pool)
+    with busy_pool(two_workers, window=1.0) as (pool, gate):
         future = pool.submit(spillable(remote.die_elsewhere), os.getpid(), str(path))
         eventually(lambda: pool.stats().spill_returned == 1)
         assert not future.done()
@@ -123,8 +114,7 @@ def test_every_task_of_a_storm_ends_while_workers_are_killed(two_workers: Client
 
 def test_closing_the_client_loses_nothing(cluster: Any, held: Held) -> None:
     own = Client(cluster, set_as_default=False)
-    with ClusterExecutor(own) as there, AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
-        gate.hold(pool)
+    with busy_pool(own) as (pool, gate):
         future = pool.submit(spillable(remote.here_or_wait), os.getpid(), held.name)
         eventually(lambda: pool.stats().away == 1)
         own.close()
@@ -135,12 +125,7 @@ def test_closing_the_client_loses_nothing(cluster: Any, held: Held) -> None:
 
 
 def test_a_lambda_goes_and_what_cannot_be_pickled_stays(two_workers: Client, caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        ClusterExecutor(two_workers) as there,
-        AdaptiveExecutor(1, spill=there, spill_after=0) as pool,
-        Gate() as gate,
-    ):
-        gate.hold(pool)
+    with busy_pool(two_workers) as (pool, gate):
         assert pool.submit(spillable(lambda: os.getpid())).result(LIMIT) != os.getpid()
         with pytest.raises(BrokenExecutor, match="of the task's own"):
             pool.submit(spillable(remote.break_down)).result(LIMIT)
@@ -167,12 +152,7 @@ def test_context_variables_go_as_the_cluster_sends_them(two_workers: Client, way
             return await asyncio.to_thread(request)
         return await loop.run_in_executor(pool, partial(request))
 
-    with (
-        ClusterExecutor(two_workers, context_vars=["support.cluster:REQUEST"]) as there,
-        AdaptiveExecutor(1, spill=there, spill_after=0) as pool,
-        Gate() as gate,
-    ):
-        gate.hold(pool)
+    with busy_pool(two_workers, context_vars=["support.cluster:REQUEST"]) as (pool, gate):
         loop = asyncio.new_event_loop()
         try:
             # `run_in_executor` of a plain loop carries no context, here or there.

@@ -25,17 +25,17 @@ from support.manual_time import timed_pool
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
-from ebbpool._testing.rules import ITERATORS, QUICK, STALE, Batch, Ledger, Unclaimed, ledger
+from ebbpool._testing.rules import ITERATORS, QUICK, STALE, Batch, MapRun, Unclaimed, map_run
 
 
 class Script:
-    """A `Ledger` whose tasks the test runs by hand."""
+    """A `MapRun` whose tasks the test runs by hand."""
 
     def __init__(self, items: Any, *, ordered: bool = True) -> None:
         self.tasks: deque[Callable[[], None]] = deque()
         self._max_workers = 1000
         self._shutdown = False
-        self.run = Ledger(self, lambda item: item, False, None, None, ordered)  # type: ignore[arg-type]
+        self.run = MapRun(self, lambda item: item, False, None, None, ordered)  # type: ignore[arg-type]
         self.run.read_all(items)
 
     def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
@@ -96,7 +96,7 @@ def test_a_consumer_that_is_interrupted_as_the_bell_rings_waits_for_no_other(
         acquire(*args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ledger, "wait_counted", interrupted)
+    monkeypatch.setattr(map_run, "wait_counted", interrupted)
     waiting = Background(lambda: run.next_piece(0, inf))
     eventually(lambda: run.bell is not None)
     script.tasks.popleft()()
@@ -153,7 +153,7 @@ def test_a_list_iterator_is_emptied_in_one_step() -> None:
 
 def test_recalls_under_contention_lose_and_repeat_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look recalls everything: workers and the consumer take items from each other all the time."""
-    monkeypatch.setattr(ledger, "STALE", 0.0)
+    monkeypatch.setattr(map_run, "STALE", 0.0)
     with tight_switching(1e-5), AdaptiveExecutor(4, min_workers=4) as pool:
         for size in (1, 50, 3_000):
             ran: Counter[int] = Counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import itertools
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -26,9 +27,32 @@ from support.common import (
     output_of,
     wait_for_idle,
 )
-from support.streams import Run, Source, each_run  # noqa: F401  (a fixture)
+from support.loops import on_every_loop
 
 from ebbpool import AdaptiveExecutor
+
+
+class Source:
+    """A generator function that tells what has become of its generator."""
+
+    def __init__(self, count: int | None = None, error: BaseException | None = None) -> None:
+        self.count = count
+        self.error = error
+        self.yielded = 0
+        self.threads: set[threading.Thread] = set()
+        self.closed = threading.Event()
+
+    def __call__(self) -> Iterator[int]:
+        try:
+            for number in itertools.count() if self.count is None else range(self.count):
+                self.threads.add(threading.current_thread())
+                self.yielded += 1
+                yield number
+            if self.error is not None:
+                raise self.error
+        finally:
+            self.threads.add(threading.current_thread())
+            self.closed.set()
 
 
 @settings(max_examples=50)
@@ -48,13 +72,12 @@ def test_a_stream_is_what_the_generator_yields(count: int, buffersize: int, fail
         assert list(stream) == []
 
 
+@on_every_loop
 @pytest.mark.parametrize("buffersize", [1, 2, 16])
-def test_async_for(run: Run, buffersize: int) -> None:
-    async def main(pool: AdaptiveExecutor) -> list[int]:
-        return [value async for value in pool.stream(Source(500), buffersize=buffersize)]
-
+async def test_async_for(buffersize: int) -> None:
     with AdaptiveExecutor(2) as pool:
-        assert run(main(pool)) == list(range(500))
+        stream = pool.stream(Source(500), buffersize=buffersize)
+        assert [value async for value in stream] == list(range(500))
 
 
 def test_any_callable_that_returns_an_iterable_will_do() -> None:
@@ -81,44 +104,30 @@ def test_the_worker_is_ahead_by_the_buffer_and_no_more(buffersize: int) -> None:
             assert next(stream) == taken
 
 
-def test_one_consumer_at_a_time(run: Run) -> None:
+@on_every_loop
+async def test_one_consumer_at_a_time() -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
         stream = pool.stream(lambda: iter([gate(1)]))
         waiting = Background(lambda: next(stream))
         assert waiting.still_waits()
         with pytest.raises(RuntimeError, match="read already"):
             next(stream)
-
-        async def main() -> None:
-            with pytest.raises(RuntimeError, match="read already"):
-                await anext(stream)
-
-        run(main())
+        with pytest.raises(RuntimeError, match="read already"):
+            await anext(stream)
         gate.open()
         assert waiting.join() == 1
 
 
+@on_every_loop
 @pytest.mark.parametrize("error", [Boom, KeyboardInterrupt, SystemExit])
-def test_an_error_comes_after_the_values_before_it(run: Run, error: type[BaseException]) -> None:
-    async def main(pool: AdaptiveExecutor) -> None:
+async def test_an_error_comes_after_the_values_before_it(error: type[BaseException]) -> None:
+    with AdaptiveExecutor(1) as pool:
         stream = pool.stream(Source(3, error("end")))
         assert [await anext(stream) for _ in range(3)] == [0, 1, 2]
-        try:
+        with pytest.raises(error, match="end"):
             await anext(stream)
-        except error:
-            pass
-        else:
-            raise AssertionError("no error")
         with pytest.raises(StopAsyncIteration):
             await anext(stream)
-
-    with AdaptiveExecutor(1) as pool:
-        run(main(pool))
-        stream = pool.stream(Source(3, error("end")))
-        assert [next(stream) for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(error, match="end"):
-            next(stream)
-        assert list(stream) == []
 
 
 @pytest.mark.parametrize("max_workers", [1, 2])
@@ -142,23 +151,23 @@ def test_streams_of_streams() -> None:
         assert list(pool.stream(nested, 8, buffersize=1)) == list(range(8, -1, -1))
 
 
-def test_the_loop_goes_on_while_there_is_always_more(run: Run) -> None:
-    async def main(pool: AdaptiveExecutor) -> None:
-        stream = pool.stream(Source(5_000), buffersize=5_001)
-        wait_for_idle(pool)
-        turns = 0
+@on_every_loop
+async def test_the_loop_goes_on_while_there_is_always_more() -> None:
+    turns = 0
 
-        def turn() -> None:
-            nonlocal turns
+    async def turn() -> None:
+        nonlocal turns
+        while True:
             turns += 1
-            asyncio.get_running_loop().call_soon(turn)
-
-        turn()
-        assert [value async for value in stream] == list(range(5_000))
-        assert turns > 50
+            await asyncio.sleep(0)
 
     with AdaptiveExecutor(1) as pool:
-        run(main(pool))
+        stream = pool.stream(Source(5_000), buffersize=5_001)
+        wait_for_idle(pool)
+        turning = asyncio.ensure_future(turn())
+        assert [value async for value in stream] == list(range(5_000))
+        assert turns > 50
+        turning.cancel()
 
 
 def test_the_caller_runs_the_generator_as_it_reads() -> None:
@@ -263,46 +272,41 @@ def test_a_stream_that_has_not_begun_never_does() -> None:
     assert source.yielded == 0
 
 
-def test_cancelling_the_consumer_closes_the_generator(run: Run) -> None:
-    source = Source(1)
-    gate = Gate()
-    closed = threading.Event()
+@on_every_loop
+async def test_cancelling_the_consumer_closes_the_generator() -> None:
+    taken, closed = asyncio.Event(), threading.Event()
 
     def generator() -> Iterator[int]:
         try:
-            yield from source()
+            yield 0
             gate()
             yield 1
         finally:
             closed.set()
 
-    with AdaptiveExecutor(1) as pool, gate:
+    async def consume() -> None:
+        async for value in stream:
+            assert value == 0
+            taken.set()
+
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
         stream = pool.stream(generator)
-
-        async def consume(taken: asyncio.Event) -> None:
-            async for value in stream:
-                assert value == 0
-                taken.set()
-
-        async def main() -> None:
-            taken = asyncio.Event()
-            task = asyncio.ensure_future(consume(taken))
-            await taken.wait()
-            await asyncio.to_thread(gate.await_begun)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-        run(main())
+        task = asyncio.ensure_future(consume())
+        await taken.wait()
+        gate.await_begun()
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
         gate.open()
         assert closed.wait(TIMEOUT)
         assert list(stream) == []
 
 
-def test_aclose_and_async_with(run: Run) -> None:
+@on_every_loop
+async def test_aclose_and_async_with() -> None:
     sources = [Source(), Source()]
-
-    async def main(pool: AdaptiveExecutor) -> None:
+    with AdaptiveExecutor(2) as pool:
         stream = pool.stream(sources[0])
         assert await anext(stream) == 0
         await stream.aclose()
@@ -310,9 +314,6 @@ def test_aclose_and_async_with(run: Run) -> None:
             await anext(stream)
         async with pool.stream(sources[1]) as stream:
             assert await anext(stream) == 0
-
-    with AdaptiveExecutor(2) as pool:
-        run(main(pool))
         for source in sources:
             assert source.closed.wait(TIMEOUT)
 
@@ -341,7 +342,8 @@ def test_a_loop_that_is_closed_while_a_consumer_waits() -> None:
         assert source.closed.wait(TIMEOUT)
 
 
-def test_a_stream_cancelled_by_shutdown(run: Run) -> None:
+@on_every_loop
+async def test_a_stream_cancelled_by_shutdown() -> None:
     with Gate() as gate:
         pool = AdaptiveExecutor(1)
         gate.hold(pool)
@@ -351,12 +353,8 @@ def test_a_stream_cancelled_by_shutdown(run: Run) -> None:
         pool.shutdown(wait=False, cancel_futures=True)
         with pytest.raises(concurrent.futures.CancelledError):
             waiting.join()
-
-        async def main() -> None:
-            with pytest.raises(concurrent.futures.CancelledError):
-                await anext(streams[1])
-
-        run(main())
+        with pytest.raises(concurrent.futures.CancelledError):
+            await anext(streams[1])
         gate.open()
         pool.shutdown()
         with pytest.raises(RuntimeError, match="after shutdown"):
@@ -379,54 +377,45 @@ def test_an_error_nobody_is_left_for_is_logged(caplog: pytest.LogCaptureFixture)
     assert "on the way out" in caplog.text
 
 
-def test_values_are_let_go_as_they_are_taken() -> None:
-    references: list[weakref.ref[Thing]] = []
-
-    def source() -> Iterator[Thing]:
-        for _ in range(10):
-            thing = Thing()
-            references.append(weakref.ref(thing))
-            yield thing
-            del thing
-
-    with no_collector(), AdaptiveExecutor(1) as pool:
-        stream = pool.stream(source, buffersize=1)
-        for number in range(5):
-            next(stream)
-            eventually(lambda: len(references) > number + 1)  # noqa: B023  (used at once)
-            # Free-threaded, it is freed by the worker, which is not where it would do so.
-            if not FREE_THREADED:
-                gone(references[number])
-        del stream
-        wait_for_idle(pool)
-        gone(*references, pool=pool)
-
-
-def test_an_error_leaves_no_garbage() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_values_are_let_go_as_they_are_taken_and_nothing_stays_behind(fails: bool) -> None:
     class Marked(Exception):
         pass
 
     references: list[weakref.ref[Any]] = []
 
-    def source(thing: Thing) -> Iterator[int]:
-        references.append(weakref.ref(thing))
+    def source(argument: Thing) -> Iterator[Thing]:
+        references.append(weakref.ref(argument))
+        for _ in range(10):
+            thing = Thing()
+            references.append(weakref.ref(thing))
+            yield thing
+            del thing
         error = Marked()
         references.append(weakref.ref(error))
-        yield 1
         try:
             raise error
         finally:
             del error
 
     def consume(pool: AdaptiveExecutor) -> None:
+        stream = pool.stream(source, Thing(), buffersize=1)
+        for number in range(1, 6):
+            next(stream)
+            eventually(lambda: len(references) > number + 1)  # noqa: B023  (used at once)
+            # Free-threaded, it is freed by the worker, which is not where it would do so.
+            if not FREE_THREADED:
+                gone(references[number])
         try:
-            list(pool.stream(source, Thing()))
+            if fails:
+                list(stream)
         except Marked:
             pass
 
     with no_collector(), AdaptiveExecutor(1) as pool:
         consume(pool)
         wait_for_idle(pool)
+        assert len(references) == 12 or not fails
         gone(*references, pool=pool)
 
 
@@ -478,27 +467,23 @@ def test_a_stream_that_somebody_else_reads_is_read_to_its_end() -> None:
         closer.join()
 
 
-def test_a_task_that_leaves_the_pool_does_not_wait_for_a_stream_of_its_own(run: Run) -> None:
-    async def main() -> None:
-        other = None
-        with pytest.raises(Boom):
-            async with AdaptiveExecutor(2) as pool:
-                mine = pool.stream(Source(), buffersize=3)
-                others = pool.stream(Source(20), buffersize=3)
+@on_every_loop
+async def test_a_task_that_leaves_the_pool_does_not_wait_for_a_stream_of_its_own() -> None:
+    begun, closing = asyncio.Event(), asyncio.Event()
 
-                async def read() -> list[int]:
-                    out = [await anext(others)]
-                    begun.set()
-                    await closing.wait()
-                    return [*out, *[value async for value in others]]
+    async def read() -> list[int]:
+        out = [await anext(others)]
+        begun.set()
+        await closing.wait()
+        return [*out, *[value async for value in others]]
 
-                begun, closing = asyncio.Event(), asyncio.Event()
-                other = asyncio.ensure_future(read())
-                await begun.wait()
-                assert await anext(mine) == 0
-                asyncio.get_running_loop().call_later(0.01, closing.set)
-                raise Boom
-        assert other is not None
-        assert await other == list(range(20))
-
-    run(main())
+    with pytest.raises(Boom):
+        async with AdaptiveExecutor(2) as pool:
+            mine = pool.stream(Source(), buffersize=3)
+            others = pool.stream(Source(20), buffersize=3)
+            other = asyncio.ensure_future(read())
+            await begun.wait()
+            assert await anext(mine) == 0
+            asyncio.get_running_loop().call_later(0.01, closing.set)
+            raise Boom
+    assert await other == list(range(20))

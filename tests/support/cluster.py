@@ -40,14 +40,6 @@ def wait_at(name: str) -> str:
     return name
 
 
-def meet(mine: str, other: str) -> str:
-    """Wait until the other call has begun, too, if there is one."""
-    if mine:
-        Event(mine).set()
-        assert Event(other).wait(TIMEOUT)
-    return mine
-
-
 def note(path: str, line: str = "run", data: bytes = b"") -> int:
     with Path(path).open("a") as file:
         file.write(f"{line}\n")
@@ -92,9 +84,11 @@ class Unruly(BaseException):
 
 
 def be_unruly(number: int) -> Any:
-    """Return an error that cannot be pickled, or raise one, or return what is given."""
+    """Raise an error that cannot be pickled, or not unpickled; or return one, or what is given."""
     if number == 1:
         raise Unruly
+    if number == 3:
+        raise Fickle("only there")
     return Unruly() if number == 2 else number
 
 

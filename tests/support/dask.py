@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Self
+import signal
+import threading
+from time import monotonic
+from typing import Any, Self
 
 from distributed import Client, Event
 
@@ -11,7 +14,10 @@ from ebbpool._dask import link, pace, packing
 from ebbpool._dask import remote as making
 from support.common import TIMEOUT
 
-__all__ = ["Held", "link", "making", "pace", "packing"]
+__all__ = ["LIMIT", "Held", "await_two", "kill", "link", "making", "pace", "packing"]
+
+LIMIT = 60.0
+"""Seconds in which everything has come that is waited for where workers are lost."""
 
 
 class Held:
@@ -36,3 +42,30 @@ class Held:
 
     def __exit__(self, *args: object) -> None:
         self.open()
+
+
+def kill(client: Client, address: str) -> None:
+    """Kill a worker, and wait until there is another one in its place."""
+    os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
+    await_two(client, address)
+
+
+def await_two(client: Client, gone: str = "") -> None:
+    """Wait until there are two workers, without the one that is `gone`."""
+    cluster: Any = client.cluster
+    deadline = monotonic() + LIMIT
+    again = monotonic() + 10.0
+    while True:
+        nannies = dict(cluster.workers)
+        running = [name for name, nanny in nannies.items() if nanny.status.name == "running"]
+        present = client.nthreads()
+        if gone not in present and len(present) == 2 and len(running) == 2:
+            return
+        if len(running) < 2 and monotonic() > again:
+            # A nanny may give up when its worker dies again and again: have another one.
+            for name in set(cluster.worker_spec) - set(running):
+                cluster.worker_spec.pop(name)
+            cluster.scale(2)
+            again = deadline
+        assert monotonic() < deadline, f"no worker has come in the place of {gone}: {nannies}"
+        threading.Event().wait(0.05)

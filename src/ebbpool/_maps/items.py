@@ -38,7 +38,7 @@ class Batch:
     """Consecutive items that one worker has claimed, to run them.
 
     Attributes:
-        start: The position in the map of its first result that is not in `Ledger.ready`.
+        start: The position in the map of its first result that is not in `MapRun.ready`.
         size: How many results are to come from there on.
         out: Those of them that are there, with a `Failure` in place of an error.
         failed: Whether there may be such; set before the first is added.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from ebbpool._core.accel import Alarms as Alarms
 from ebbpool._core.timers import FOLD as FOLD
 from ebbpool._core.timers import VOID as VOID
-from ebbpool._maps import ledger as ledger
+from ebbpool._maps import map_run as map_run
 from ebbpool._maps.items import ITERATORS as ITERATORS
 from ebbpool._maps.items import QUICK as QUICK
 from ebbpool._maps.items import Batch as Batch
 from ebbpool._maps.items import Unclaimed as Unclaimed
-from ebbpool._maps.ledger import STALE as STALE
-from ebbpool._maps.ledger import Ledger as Ledger
+from ebbpool._maps.map_run import STALE as STALE
+from ebbpool._maps.map_run import MapRun as MapRun
 from ebbpool._pool.admission import HOLD as HOLD
 from ebbpool._pool.admission import LOOKS as LOOKS
 from ebbpool._pool.admission import PUNCTUAL as PUNCTUAL

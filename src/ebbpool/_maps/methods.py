@@ -1,4 +1,4 @@
-"""Maps over an executor: in order or as results come, with bounded memory if the caller asks for it."""
+"""The methods `map`, `map_unordered`, `stream`, `schedule` and `amap`, and the iterator that a map returns."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from concurrent.futures import Executor
 from itertools import chain, repeat
 from math import inf
 from time import perf_counter
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from ebbpool._checks import no_copy, time_limit, whole_or_none
-from ebbpool._maps.ledger import Ledger
+from ebbpool._maps import delayed, streams
+from ebbpool._maps.delayed import OnError, ScheduledTask
+from ebbpool._maps.map_run import MapRun
+from ebbpool._maps.streams import DEFAULT_BUFFERSIZE, Stream
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterable
+
+S = TypeVar("S")
 T = TypeVar("T")
 
 AT_HAND: Final = list, tuple, range, dict, set, frozenset, str, bytes, bytearray, deque, KeysView, ValuesView, ItemsView
@@ -52,7 +59,7 @@ class Results(chain[Any]):
 
 
 def _hand_out(
-    ledger: Ledger, source: Iterator[Any], keeper: Executor | None, buffersize: int | None, limit: float, ends: bool
+    run: MapRun, source: Iterator[Any], keeper: Executor | None, buffersize: int | None, limit: float, ends: bool
 ) -> Generator[Iterable[Any]]:
     """Yield results in pieces; `ends` says whether an error of a call ends them. An error of the map always does."""
     handed = 0
@@ -60,12 +67,12 @@ def _hand_out(
     try:
         while True:
             if buffersize is not None:
-                ledger.read(source, buffersize - (ledger.taken - handed))
-            if handed == ledger.taken:
-                ledger.insist()
+                run.read(source, buffersize - (run.taken - handed))
+            if handed == run.taken:
+                run.insist()
                 return
             # No local variable may keep an error that has been raised: its traceback may hold the iterator, a cycle.
-            piece = ledger.next_piece(handed, limit)
+            piece = run.next_piece(handed, limit)
             if isinstance(piece, list):
                 handed += len(piece)
                 piece.reverse()
@@ -86,8 +93,8 @@ def _hand_out(
                 piece = None
                 yield turn
     finally:
-        ledger.abandon()
-        del ledger, piece
+        run.abandon()
+        del run, piece
 
 
 def _raising(error: BaseException) -> Generator[Any]:
@@ -101,6 +108,8 @@ def _raising(error: BaseException) -> Generator[Any]:
 
 class Maps(Executor):
     """The maps of an executor and of a lane."""
+
+    _run_type: type[MapRun] = MapRun
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled."""
@@ -177,19 +186,102 @@ class Maps(Executor):
         # With one iterable, `fn` is called with the items as they are, without tuples around them.
         spread = len(iterables) != 1
         items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]
-        ledger = Ledger(self, fn, spread, chunksize, buffersize, in_order)
+        run = self._run_type(self, fn, spread, chunksize, buffersize, in_order)
         source: Iterator[Any] = iter(())
         try:
             if buffersize is None and all(isinstance(iterable, AT_HAND) for iterable in iterables):
-                ledger.read_all(items)
+                run.read_all(items)
             else:
                 # An iterator may take long for its next item: the items before it run meanwhile.
                 source = iter(items)
-                ledger.read(source, buffersize)
-            ledger.insist()
+                run.read(source, buffersize)
+            run.insist()
         except BaseException:
-            ledger.abandon()
+            run.abandon()
             raise
         # Without a buffer size all items have been read by now, and the executor may be collected.
         keeper = None if buffersize is None else self
-        return Results.of(_hand_out(ledger, source, keeper, buffersize, limit, in_order and ENDS))
+        return Results.of(_hand_out(run, source, keeper, buffersize, limit, in_order and ENDS))
+
+
+class Methods(Maps):
+    """What `AdaptiveExecutor` has beside: `stream`, `schedule` and `amap`."""
+
+    def stream(
+        self, genfn: Callable[..., Iterable[T]], /, *args: Any, buffersize: int = DEFAULT_BUFFERSIZE, **kwargs: Any
+    ) -> Stream[T]:
+        """Run a generator in a worker; return an iterator, for ``for`` and ``async for``, over what it yields.
+
+        Args:
+            genfn: Called with the other arguments, in the worker; returns a generator or another iterable.
+            args: Its arguments.
+            buffersize: Values that the worker may be ahead of the consumer; it waits while the buffer is full.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            TypeError: `genfn` is not callable, or `buffersize` is not an integer.
+            ValueError: `buffersize` is below 1.
+            RuntimeError: As `submit` does.
+
+        What the generator raises is raised at its place. When the consumer leaves, the generator is closed in its
+        worker at its next ``yield``. ``async for`` blocks no thread; it is for asyncio and uvloop.
+        """
+        return streams.stream(self, genfn, args, kwargs, buffersize)
+
+    def schedule(
+        self,
+        interval: float,
+        fn: Callable[..., object],
+        /,
+        *args: Any,
+        first: float | None = None,
+        on_error: OnError = "log",
+        **kwargs: Any,
+    ) -> ScheduledTask:
+        """Run `fn(*args, **kwargs)` every `interval` seconds; see `ScheduledTask`.
+
+        Args:
+            interval: Seconds from one run's time to the next, above 0. Times that come while a run is under way are
+                dropped.
+            fn: Called in a worker. What it raises is logged to the ``concurrent.futures`` logger.
+            args: Its arguments.
+            first: Seconds until the first run; None for `interval`.
+            on_error: Whether the schedule goes on after a failing run is logged ("log"), or stops ("stop").
+            kwargs: Its keyword arguments; use `functools.partial` for those with the name of one of the above.
+
+        Raises:
+            TypeError: `fn` is not callable, or `interval` or `first` is not a number.
+            ValueError: `interval` is not above 0, `first` is negative, one is infinite or NaN, or `on_error`
+                is neither "log" nor "stop".
+            RuntimeError: As for `submit_later`.
+        """
+        executor: Any = self
+        return delayed.schedule(executor, interval, fn, args, kwargs, first, on_error)
+
+    def amap(
+        self,
+        fn: Callable[[S], T],
+        items: Iterable[S] | AsyncIterable[S],
+        *,
+        ordered: bool = True,
+        buffersize: int | None = None,
+    ) -> AsyncGenerator[T, None]:
+        """Call `fn` with each item, in workers; return an async iterator over the results, for asyncio.
+
+        Args:
+            fn: Called with one item.
+            items: A plain or an async iterable, read as results are asked for.
+            ordered: Whether results come in the order of the items, or as soon as they are there.
+            buffersize: How many calls may be submitted and not yet handed out; None for as many as `max_workers`.
+
+        Raises:
+            TypeError: `fn` is not callable, `items` cannot be iterated, or `buffersize` is not an integer.
+            ValueError: `buffersize` is below 1.
+
+        What `fn` raises is raised by the iterator at that item's place, and ends it. What `items` raises comes after
+        the results of all calls made before. When the iterator ends early, calls that have not started are cancelled.
+        """
+        # Imported here, so that asyncio is imported only where it is used.
+        from ebbpool._maps.async_maps import amap
+
+        return amap(self, fn, items, ordered=ordered, buffersize=buffersize)

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from ebbpool._core.accel import wait_counted
 from ebbpool._maps.items import ITERATORS, Batch, Failure, Unclaimed
+from ebbpool._pool.running import called_name
 
 STALE: Final = 2e-3
 """Seconds after which the items of a batch that have not begun are recalled."""
@@ -36,7 +37,7 @@ AT_ONCE: Final = 8
 """How many tasks the consumer submits before it looks again how many are missing: workers submit some, too."""
 
 
-class Ledger:
+class MapRun:
     """One map. `read` and `next_piece` are the consumer's, `work` is the task; one lock guards what they share.
 
     `abandon` takes no lock, because a thread that holds it may collect the consumer as garbage.
@@ -54,9 +55,12 @@ class Ledger:
         futures: Those of the tasks that have not ended, to be cancelled when the consumer leaves.
         submitter: The thread that submits right now. A task that runs in it (`when_full` is "caller_runs", for example)
             runs one batch and nothing more.
-        refusal: What `submit` raised, if no more items are read because of that.
+        refusal: What `submit` or the input raised, if no more items are read because of that.
         bell: What the consumer waits at for the results at `wanted`, or None.
         untimed: Whether it waits without regard to a batch that may have to be recalled.
+        fixed: Whether the size of batches is given.
+        single: Whether each task runs one batch.
+        divides: Whether items of batches may be recalled.
         closed: Whether the consumer has left.
         fate: The error in place of every item that will not run, or None.
     """
@@ -77,7 +81,8 @@ class Ledger:
         self.process = os.getpid()
         self.fn = fn
         self.each: Callable[..., Iterator[Any]] = starmap if spread else map
-        self.fixed = chunksize is not None
+        self.fixed = self.single = chunksize is not None
+        self.divides = not self.fixed
         self.ordered = ordered
         self.lock = allocate_lock()
         self.settled = Condition(self.lock)
@@ -91,7 +96,7 @@ class Ledger:
         self.watching = 0
         self.futures: set[Future[Any]] = set()
         self.submitter: int | None = None
-        self.refusal: RuntimeError | None = None
+        self.refusal: Exception | None = None
         self.bell: LockType | None = None
         self.wanted = 0
         self.untimed = False
@@ -109,49 +114,46 @@ class Ledger:
     def read(self, source: Iterator[Any], room: int | None) -> None:
         """Read up to `room` items, and have them run as they come.
 
-        If the executor refuses tasks, no more items are read, now and later. `insist` raises what `submit` raised; it
-        is called once the results of the items that were read before have been handed out.
+        If the executor refuses tasks, or the input fails, no more items are read, now and later. `insist` raises why;
+        it is called once the results of the items that were read before have been handed out.
         """
         if self.refusal is not None:
             return
-        if self.executor()._shutdown:
-            # No item may go to the inbox, where tasks that still run would take it. Only look whether there is one.
-            for _ in islice(source, 1 if room is None else min(room, 1)):
-                try:
-                    self.executor().submit(int)
-                except RuntimeError as error:
-                    self.refusal = error.with_traceback(None)
-            return
-        # With a given chunk size, a task is needed for each chunk, and only whole chunks are read while there are any.
+        executor = self.executor()
+        # With a given chunk size, only whole chunks are read while there are any.
         step = self.unclaimed.size if self.fixed else 1
-        width = sys.maxsize if self.fixed else self.executor()._max_workers
+        width = self._width(executor)
         room = None if room is None else room - room % step
         inbox = self.unclaimed.inbox
         count = served = 0
+        failure: Exception | None = None
         try:
+            if executor._shutdown:
+                # No item may go to the inbox, where tasks that still run would take it. Only look whether there is one.
+                for _ in islice(source, 1 if room is None else min(room, 1)):
+                    executor.submit(int)
+                room = 0
             for _ in map(inbox.append, islice(source, room)):
                 count += 1
                 if (self.queued <= 0 or self.unclaimed.size == step) and count % step == 0 and self._tasks() < width:
                     if not self._recruit():
                         break
                     served = count
-            else:
-                if inbox and self._recruit():
-                    served = count
-            if self.refusal is not None:
-                with self.lock:
-                    given_up = [inbox.pop() for _ in range(min(count - served, len(inbox)))]
-                count -= len(given_up)
-                del given_up
-        finally:
-            self.taken += count
+        except Exception as error:
+            # Without this frame, which holds the map that holds the error.
+            failure = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+        if count > served and self._recruit():
+            served = count
+        if self.refusal is not None:
+            with self.lock:
+                given_up = [inbox.pop() for _ in range(min(count - served, len(inbox)))]
+            count -= len(given_up)
+        elif failure is not None:
+            self.refusal = failure
+        self.taken += count
 
     def insist(self) -> None:
-        """Raise what `submit` raised, if no more items are read because of that.
-
-        Raises:
-            RuntimeError: What `submit` raised.
-        """
+        """Raise what `submit` or the input raised, if no more items are read because of that."""
         refusal, self.refusal = self.refusal, None
         try:
             if refusal is not None:
@@ -184,7 +186,7 @@ class Ledger:
                 if self.fate is not None and not (position in self.under_way if self.ordered else self.under_way):
                     raise CancelledError if isinstance(self.fate, CancelledError) else self.fate
                 if now >= limit:
-                    raise TimeoutError
+                    raise TimeoutError(f"a result of {called_name(self.fn)} was not there in time")
                 self.wanted, self.bell = position, allocate_lock()
                 self.bell.acquire()
                 self.untimed = not self.divided
@@ -215,7 +217,7 @@ class Ledger:
                 if not self._submit(executor, AT_ONCE):
                     return True
         except RuntimeError as error:
-            # Without its traceback, which holds this ledger.
+            # Without its traceback, which holds this map.
             self.refusal = error.with_traceback(None)
         finally:
             self.submitter = None
@@ -231,7 +233,7 @@ class Ledger:
             self.queued -= 1
             batch = self._claim(aside)
         while batch is not None:
-            if not (aside or self.fixed):
+            if not (aside or self.single):
                 self._enlist()
             if self.context is None:
                 self._run(batch)
@@ -244,7 +246,7 @@ class Ledger:
                 now = perf_counter()
                 self._settle(batch, now)
                 makes_way = now >= until and self.queued > 0 and executor is not None and not self._must_stay(executor)
-                done, batch = batch, None if aside or self.fixed or makes_way else self._claim(False)
+                done, batch = batch, None if aside or self.single or makes_way else self._claim(False)
             # Not under the lock: it may hold the last references to results.
             del executor, done
 
@@ -296,7 +298,7 @@ class Ledger:
             # `submit` may wait for room in the queue, and meanwhile all items may have been claimed.
             if not self._wants_tasks(executor):
                 break
-            future = executor.submit(self.work)
+            future = self._hand_in(executor)
             # Counted only now: a task that is refused would never come.
             with self.lock:
                 self.queued += 1
@@ -305,6 +307,10 @@ class Ledger:
             if self.closed:
                 future.cancel()
         return missing > 0
+
+    def _hand_in(self, executor: Any) -> Future[None]:
+        future: Future[None] = executor.submit(self.work)
+        return future
 
     def _ended(self, future: Future[Any]) -> None:
         """End the map if the task of `future` did not run; a callback, in the thread that ends the future."""
@@ -329,6 +335,10 @@ class Ledger:
             self._ring()
         del trash
 
+    def _width(self, executor: Any) -> int:
+        """Return how many tasks may run at a time."""
+        return sys.maxsize if self.single else int(executor._max_workers)
+
     def _must_stay(self, executor: Any) -> bool:
         """Return whether a task has to go on itself, because the pool takes no more tasks, or may refuse them."""
         return bool(executor._shutdown) or getattr(self.pool, "max_queue", -1) >= 0
@@ -346,8 +356,8 @@ class Ledger:
     def _missing(self, executor: Any) -> int:
         """Return how many tasks are missing in the queue."""
         wanted = -(-len(self.unclaimed) // self.unclaimed.size)
-        if not self.fixed:
-            wanted = min(wanted, executor._max_workers - self._tasks() + self.queued, UP_FRONT)
+        if not self.single:
+            wanted = min(wanted, self._width(executor) - self._tasks() + self.queued, UP_FRONT)
             wanted = max(wanted, int(self._wants_tasks(executor)))
         return int(wanted - self.queued)
 
@@ -372,7 +382,7 @@ class Ledger:
         if not items:
             return None
         batch = self.under_way[start] = Batch(start, items, now)
-        if batch.size > 1 and not self.fixed:
+        if batch.size > 1 and self.divides:
             self.divided[start] = batch
             if self.untimed:
                 self._ring()
