@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._servers.accepting import LOGGER
+from ebbpool._servers.accepting import LOGGER, turn_away
 from ebbpool._servers.waiting import LONGEST, Bell, Door, SelectorPoller
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ class FrontDoor(Door):
         poller: SelectorPoller | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        super().__init__(poller, clock)
-        self._host = host
+        super().__init__(host, poller, clock)
         self._limits = limits
         self.reading = Room(limits.header_timeout)
         self.filling = Room(limits.body_timeout)
@@ -140,15 +139,20 @@ class FrontDoor(Door):
 
     # Accepting.
 
-    def admit(self, connection: Connection, client_address: Any) -> None:
+    def take_in(self, request: Any, client_address: Any) -> None:
         """Read the first request of a connection that was accepted."""
+        connection = Connection.adopt(request) if type(request) is socket.socket else request
+        if not isinstance(connection, Connection):
+            # It is of another kind, which only a worker can read from.
+            super().take_in(connection, client_address)
+            return
         connection.address = client_address
         connection.limits = self._limits
         if self._enter(connection, self.reading):
             self._read(connection)
 
     def shed(self) -> bool:
-        """Close the connection that matters least, the oldest of its kind; return whether there was one."""
+        """Close the connection that matters least, the oldest of its kind."""
         for room in (self.idle, self.lingering, self.reading, self.filling):
             # A request may still be on its way to a connection that has just been accepted.
             spared = self._now - GRACE if room in (self.reading, self.filling) else math.inf
@@ -325,9 +329,7 @@ class FrontDoor(Door):
                     connection.shutdown(socket.SHUT_WR)
                     if self._take_back(connection, self.lingering):
                         return
-                    for _ in range(READS):
-                        if not connection.receive():
-                            break
+                turn_away(connection)
         self._shut_down(connection)
 
     def _sends_on(self, connection: Connection) -> bool:

@@ -138,12 +138,13 @@ def make_poller() -> SelectorPoller:
 
 
 class Door:
-    """Where a loop waits for connections. Only the thread that runs the loop may use it."""
+    """Where the loop of the server `host` waits for connections. Only the thread that runs it may use this."""
 
     keeps = False
     """Whether it has connections of its own, for which the loop goes on without a listener, and accepts at its end."""
 
-    def __init__(self, poller: SelectorPoller | None = None, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, host: Any, poller: SelectorPoller | None = None, clock: Callable[[], float] = monotonic) -> None:
+        self._host = host
         self._poller = make_poller() if poller is None else poller
         self._clock = clock
         self._listener = -1
@@ -164,6 +165,20 @@ class Door:
     def turn(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds, a second at most; return whether there may be connections to accept."""
         return self._listener in self._wait(LONGEST if timeout is None else timeout)
+
+    def admit(self, request: Any, client_address: Any) -> None:
+        """Take in a connection that was accepted, or shut it down if it is not verified."""
+        if self._host.verify_request(request, client_address):
+            self.take_in(request, client_address)
+        else:
+            self._host.shutdown_request(request)
+
+    def take_in(self, request: Any, client_address: Any) -> None:
+        self._host.process_request(request, client_address)
+
+    def shed(self) -> bool:
+        """Close a connection, for want of what the system needs for another one; return whether there was one."""
+        return False
 
     def rest(self, seconds: float) -> None:
         """Do not wait for connections for so many seconds."""
