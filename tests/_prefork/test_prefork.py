@@ -15,7 +15,7 @@ if os.name != "posix":
     pytest.skip("signals and process groups", allow_module_level=True)
 
 from support.common import STACKS, TIMEOUT, eventually
-from support.prefork import Load, answer_on, is_gone, site
+from support.prefork import Load, answer_on, is_gone, nobody_is_left, site
 
 from ebbpool.prefork import NEVER_STARTED, STOPPED, UNFINISHED
 
@@ -70,7 +70,7 @@ def test_children_end_gracefully_when_their_parent_is_killed(tmp_path: Path, pre
             assert running.status() == -signal.SIGKILL
             running.await_event("asked", 2)
             assert answer_on(connection) in children, "what was begun is finished"
-        eventually(running.nobody_is_left)
+        eventually(lambda: nobody_is_left(running.pid))
 
 
 def test_a_child_that_cannot_stop_does_not_outlive_its_parent_for_long(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_child_that_cannot_stop_does_not_outlive_its_parent_for_long(tmp_path:
         running.children(1)
         with running.begin():
             running.signal(signal.SIGKILL)
-            eventually(running.nobody_is_left)
+            eventually(lambda: nobody_is_left(running.pid))
         running.await_event("child_overdue")
 
 
@@ -94,7 +94,7 @@ def test_a_handler_of_the_users_own_hears_that_the_parent_is_gone(tmp_path: Path
         running.children(1)
         running.signal(signal.SIGKILL)
         running.await_text("told by a signal")
-        eventually(running.nobody_is_left)
+        eventually(lambda: nobody_is_left(running.pid))
 
 
 @PRELOAD

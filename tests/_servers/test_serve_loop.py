@@ -15,6 +15,7 @@ import pytest
 from support.common import TIMEOUT, Background, Gate, needs_fork, needs_stacks, output_of
 from support.server import (
     LOOPBACK,
+    Echo,
     Held,
     ask,
     closing_server,
@@ -189,10 +190,11 @@ def test_the_loop_may_shut_itself_down() -> None:
         server.serve_forever(0.001)
 
 
-def test_a_loop_whose_listener_is_closed_ends() -> None:
-    server = made()
+@pytest.mark.parametrize("base", [AdaptivePoolTCPServer, AdaptivePoolHTTPServer])
+def test_a_loop_whose_listener_is_closed_ends(base: Any) -> None:
+    server = base(LOOPBACK, Echo)
     loop = Background(lambda: server.serve_forever(0.001))
-    assert ask(server, b"hello") == b"hello"
+    assert ask(server, b"hello\n") == b"hello\n"
     server.server_close()
     loop.join()
 
