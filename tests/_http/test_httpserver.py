@@ -6,17 +6,16 @@ import inspect
 import re
 import shutil
 import socket
-import ssl
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-import support
 from support.common import TIMEOUT, Background, Gate, eventually
-from support.httpserver import Client, Echo, gated, pollers, serving
-from support.server import noting
+from support.httpserver import Client, Echo, gated, pollers, served, serving
+from support.server import LOOPBACK, noting, over_tls, tls_client
 
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolMixIn
 
@@ -207,44 +206,14 @@ def test_a_connection_outlives_the_pause_between_two_loops() -> None:
             assert server.socket.gettimeout() == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "error"),
-    [
-        ("header_timeout", -1, ValueError),
-        ("header_timeout", None, TypeError),
-        ("body_timeout", float("nan"), ValueError),
-        ("idle_timeout", "1", TypeError),
-        ("request_timeout", True, TypeError),
-        ("max_header_size", 0, ValueError),
-        ("max_header_size", 1.5, TypeError),
-        ("max_buffered_body", -1, ValueError),
-        ("retry_after", -1, ValueError),
-        ("max_workers", 0, ValueError),
-    ],
-)
-def test_a_bad_attribute_is_named(name: str, value: object, error: type[Exception]) -> None:
-    server = type("Server", (AdaptivePoolHTTPServer,), {name: value})
-    with pytest.raises(error, match=f"{name}.*{value!r}"):
-        server(("127.0.0.1", 0), Echo)
-
-
 def test_a_tls_listener_is_served_the_plain_way() -> None:
-    certificate = Path(support.__file__).with_name("localhost.pem")
-    with AdaptivePoolHTTPServer(("127.0.0.1", 0), Echo) as server:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        loop = Background(server.serve_forever)
-        trusting = ssl.create_default_context(cafile=str(certificate))
-        with (
-            socket.create_connection(server.server_address[:2], timeout=TIMEOUT) as plain,
-            trusting.wrap_socket(plain, server_hostname="localhost") as client,
-            client.makefile("rb") as file,
-        ):
-            client.sendall(b"GET /tls HTTP/1.1\r\nConnection: close\r\n\r\n")
-            assert b"/tls" in file.read()
-        server.shutdown()
-        loop.join()
+    with (
+        served(over_tls(AdaptivePoolHTTPServer(LOOPBACK, Echo))) as server,
+        closing(tls_client(server)) as client,
+        client.makefile("rb") as file,
+    ):
+        client.sendall(b"GET /tls HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert b"/tls" in file.read()
 
 
 @pytest.mark.parametrize("name", ["process_request", "process_request_thread", "refuse_request"])

@@ -10,11 +10,9 @@ import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Any
 
 import pytest
-import support
 from support.common import TIMEOUT, Background, Gate, eventually
 from support.server import (
     LOOPBACK,
@@ -28,8 +26,10 @@ from support.server import (
     made,
     mixin,
     noting,
+    over_tls,
     read_all,
     serving,
+    tls_client,
 )
 
 import ebbpool.socketserver
@@ -38,7 +38,6 @@ from ebbpool._testing.seams import crew_of
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer, AdaptivePoolUDPServer
 
 UNIX = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets here")
-CERTIFICATE = Path(support.__file__).with_name("localhost.pem")
 
 
 def test_more_connections_than_are_accepted_at_once_are_all_served(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,25 +330,6 @@ def test_a_unix_datagram_server_serves_at_its_path(tmp_path: Any, monkeypatch: p
         client.bind("client")
         client.sendto(b"hello", "listener")
         assert client.recv(100) == b"hello"
-
-
-def over_tls(server: Server) -> Server:
-    """Return the server with its listener wrapped, as its users do it."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATE)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    return server
-
-
-def tls_client(server: Server) -> ssl.SSLSocket:
-    """Return a connection after its handshake."""
-    context = ssl.create_default_context(cafile=CERTIFICATE)
-    plain = connect(server)
-    try:
-        return context.wrap_socket(plain, server_hostname="localhost")
-    except BaseException:
-        plain.close()
-        raise
 
 
 def line_by_line(request: socketserver.BaseRequestHandler) -> None:

@@ -33,23 +33,35 @@ LOGGER = "ebbpool.socketserver"
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "kind"),
+    ("base", "name", "value", "kind"),
     [
-        ("max_workers", 0, ValueError),
-        ("min_workers", -1, ValueError),
-        ("min_spare_workers", "2", TypeError),
-        ("keep_alive", -1, ValueError),
-        ("max_queue", -1, ValueError),
-        ("shutdown_timeout", "soon", TypeError),
-        ("shutdown_timeout", -1, ValueError),
-        ("handshake_timeout", -1, ValueError),
-        ("executor", object(), TypeError),
+        (Server, "max_workers", 0, ValueError),
+        (Server, "min_workers", -1, ValueError),
+        (Server, "min_spare_workers", "2", TypeError),
+        (Server, "keep_alive", -1, ValueError),
+        (Server, "max_queue", -1, ValueError),
+        (Server, "shutdown_timeout", "soon", TypeError),
+        (Server, "shutdown_timeout", -1, ValueError),
+        (Server, "handshake_timeout", -1, ValueError),
+        (Server, "executor", object(), TypeError),
+        (AdaptivePoolHTTPServer, "max_workers", 0, ValueError),
+        (AdaptivePoolHTTPServer, "header_timeout", -1, ValueError),
+        (AdaptivePoolHTTPServer, "header_timeout", None, TypeError),
+        (AdaptivePoolHTTPServer, "body_timeout", float("nan"), ValueError),
+        (AdaptivePoolHTTPServer, "idle_timeout", "1", TypeError),
+        (AdaptivePoolHTTPServer, "request_timeout", True, TypeError),
+        (AdaptivePoolHTTPServer, "max_header_size", 0, ValueError),
+        (AdaptivePoolHTTPServer, "max_header_size", 1.5, TypeError),
+        (AdaptivePoolHTTPServer, "max_buffered_body", -1, ValueError),
+        (AdaptivePoolHTTPServer, "retry_after", -1, ValueError),
     ],
 )
-def test_a_bad_knob_is_named_and_nothing_is_left_behind(name: str, value: Any, kind: type[Exception]) -> None:
+def test_a_bad_knob_is_named_and_nothing_is_left_behind(
+    base: Any, name: str, value: Any, kind: type[Exception]
+) -> None:
     bound: list[socket.socket] = []
 
-    class Noting(Server):
+    class Noting(base):  # type: ignore[misc]
         def server_bind(self) -> None:
             super().server_bind()
             bound.append(self.socket)
@@ -60,7 +72,7 @@ def test_a_bad_knob_is_named_and_nothing_is_left_behind(name: str, value: Any, k
             type("Bad", (Noting,), {name: value})(address, Echo)
         [listener] = bound
         assert listener.fileno() == -1
-        with closing_server(Server(address, Echo)):
+        with closing_server(base(address, Echo)):
             pass
 
 
