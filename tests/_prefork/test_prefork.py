@@ -24,12 +24,23 @@ from ebbpool.prefork import NEVER_STARTED, STOPPED, UNFINISHED
 PRELOAD = pytest.mark.parametrize("preload", [False, True])
 
 
+SIGNALLED_LAST = """
+    class Last:
+        # A signal that comes while the interpreter ends is too late.
+        def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
+            kill(pid, number)
+
+    if __name__ != "__main__":
+        last = Last()
+"""
+
+
 @pytest.mark.parametrize(
     ("preload", "number", "to_all"),
     [(False, signal.SIGTERM, False), (False, signal.SIGINT, True), (True, signal.SIGTERM, True)],
 )
 def test_it_serves_and_stops_gracefully(tmp_path: Path, preload: bool, number: signal.Signals, to_all: bool) -> None:
-    with site(tmp_path, f"serve_and_tell, preload={preload}") as running:
+    with site(tmp_path, f"serve_and_tell, preload={preload}", SIGNALLED_LAST) as running:
         children = running.children()
         assert len({running.pid, *children}) == 3
         with running.begin() as connection:
@@ -117,37 +128,27 @@ def test_hang_up_replaces_every_child_and_nobody_notices(tmp_path: Path, preload
 
 
 def test_one_more_and_one_less_under_limits_that_are_longer_than_the_system_can_wait(tmp_path: Path) -> None:
-    with site(tmp_path, "processes=1, heartbeat_timeout=1e9, graceful_timeout=1e12, start_timeout=1e12") as running:
+    """Nobody waits for a child that was taken away, though each has a socket of its own if there are such."""
+    settings = f"reuse_port={hasattr(socket, 'SO_REUSEPORT')}, heartbeat_timeout=1e9, start_timeout=1e12"
+    with site(tmp_path, f"processes=1, graceful_timeout=1e12, {settings}") as running:
         first = running.child(0)
-        running.signal(signal.SIGTTIN)
-        second = running.child(1)
+        for count in (1, 2):
+            running.signal(signal.SIGTTIN)
+            second = running.child(1, count)
+            running.signal(signal.SIGTTOU)
+            running.await_event("child_exited", number=1, pid=second, exitcode=0)
         running.signal(signal.SIGTTOU)
-        running.await_event("child_exited", number=1, pid=second, exitcode=0)
-        running.signal(signal.SIGTTOU)
-        running.await_event("processes", 2, processes=1)
+        running.await_event("processes", 3, processes=1)
         assert running.ask() == first
+        running.signal(signal.SIGHUP)
+        running.await_event("reload_done")
+        running.await_event("child_exited", number=0, pid=first)
+        assert {running.ask() for _ in range(20)} == {running.child(0, 2)}
         assert running.stop() == STOPPED
         assert not any("OverflowError" in line for line in running.lines)
 
 
-@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no SO_REUSEPORT")
-def test_nobody_waits_for_a_child_that_was_taken_away(tmp_path: Path) -> None:
-    with site(tmp_path, "reuse_port=True") as running:
-        running.children()
-        running.signal(signal.SIGTTOU)
-        running.await_event("child_exited", number=1)
-        running.signal(signal.SIGTTIN)
-        running.child(1, 2)
-        running.signal(signal.SIGTTOU)
-        running.await_event("child_exited", 2, number=1)
-        running.signal(signal.SIGHUP)
-        running.await_event("reload_done")
-        running.await_event("child_exited", number=0)
-        assert {running.ask() for _ in range(20)} == {running.child(0, 2)}
-        assert running.stop() == STOPPED
-
-
-def test_whoever_stopped_the_whole_program_for_a_while_loses_no_child(tmp_path: Path) -> None:
+def test_a_child_that_stopped_to_run_is_replaced_unless_the_whole_program_was_stopped(tmp_path: Path) -> None:
     with site(tmp_path, "heartbeat_timeout=2.5") as running:
         children = running.children()
         running.signal_all(signal.SIGSTOP)
@@ -159,12 +160,6 @@ def test_whoever_stopped_the_whole_program_for_a_while_loses_no_child(tmp_path: 
         running.signal(signal.SIGTTIN)
         running.child(2)
         assert not running.events("child_unresponsive")
-        assert running.stop() == STOPPED
-
-
-def test_a_child_that_stopped_to_run_is_killed_and_replaced(tmp_path: Path) -> None:
-    with site(tmp_path, "heartbeat_timeout=1.0") as running:
-        children = running.children()
         os.kill(children[1], signal.SIGSTOP)
         running.await_event("child_unresponsive", number=1, pid=children[1])
         running.await_event("child_exited", number=1, pid=children[1], exitcode=-9)
@@ -305,7 +300,7 @@ def test_handlers_and_whatever_else_are_as_before(tmp_path: Path) -> None:
         running.await_event("kept")
 
 
-def test_callbacks_run_in_a_thread_of_their_own(tmp_path: Path) -> None:
+def test_callbacks_run_in_a_thread_of_their_own_and_nothing_is_imported_for_metrics(tmp_path: Path) -> None:
     script = """
     def told(what):
         # In one piece: another thread writes at the same time.
@@ -316,6 +311,7 @@ def test_callbacks_run_in_a_thread_of_their_own(tmp_path: Path) -> None:
         raise ValueError("a callback that fails")
 
     def serve(child):
+        say(f"metrics {any('._metrics' in name for name in sys.modules)}")
         child.on_stop(fails)
         child.on_stop(functools.partial(told, "early"))
         child.ready()
@@ -327,7 +323,9 @@ def test_callbacks_run_in_a_thread_of_their_own(tmp_path: Path) -> None:
     """
     with site(tmp_path, "serve, processes=1", script) as running:
         running.children(1)
+        running.await_text("metrics False")
         assert running.stop() == STOPPED
+        assert not running.events("metrics")
         assert running.await_event("told", what="early")["main"] == "False"
         assert running.await_event("told", what="late")["main"] == "False"
         running.await_text("ValueError: a callback that fails")
@@ -469,6 +467,14 @@ def test_one_endpoint_shows_the_whole_service(tmp_path: Path, preload: bool) -> 
 
 
 def test_no_counter_goes_back_while_children_are_replaced(tmp_path: Path) -> None:
+    # The parent never forks itself: it has threads, and a fork would copy whatever lock one of them holds.
+    script = (
+        POOL
+        + """
+    if __name__ == "__main__":
+        os.register_at_fork(before=lambda: say("forked"))
+    """
+    )
     over = threading.Event()
     seen = [0.0]
 
@@ -476,7 +482,7 @@ def test_no_counter_goes_back_while_children_are_replaced(tmp_path: Path) -> Non
         while not over.is_set():
             seen.append(scrape(running).get(DONE, 0))
 
-    with site(tmp_path, f"{METRICS}, metrics_sample=1", POOL) as running:
+    with site(tmp_path, f"{METRICS}, metrics_sample=1", script) as running:
         running.children()
         eventually(lambda: scrape(running).get(DONE) == 20)
         watcher = threading.Thread(target=watch)
@@ -496,6 +502,7 @@ def test_no_counter_goes_back_while_children_are_replaced(tmp_path: Path) -> Non
             watcher.join(TIMEOUT)
         assert seen == sorted(seen)
         assert running.stop() == STOPPED
+        assert "forked" not in running.lines
 
 
 def test_children_end_although_the_parent_does_not_read(tmp_path: Path) -> None:
@@ -511,44 +518,3 @@ def test_children_end_although_the_parent_does_not_read(tmp_path: Path) -> None:
         running.signal(signal.SIGCONT)
         running.await_event("child_exited", 2, exitcode=0)
         assert running.stop() == STOPPED
-
-
-def test_the_parent_never_forks_itself(tmp_path: Path) -> None:
-    """It has threads, and a fork would copy whatever lock one of them holds."""
-    script = (
-        POOL
-        + """
-    if __name__ == "__main__":
-        os.register_at_fork(before=lambda: say("forked"))
-    """
-    )
-    with site(tmp_path, METRICS, script) as running:
-        running.children()
-        eventually(lambda: scrape(running).get(DONE) == 20)
-        os.kill(running.child(0), signal.SIGKILL)
-        running.child(0, 2)
-        eventually(lambda: scrape(running).get(DONE) == 30)
-        assert running.stop() == STOPPED
-        assert "forked" not in running.lines
-
-
-def test_without_metrics_nothing_listens_and_nothing_is_imported_for_it(tmp_path: Path) -> None:
-    script = """
-    def serve(child):
-        say(f"metrics {any('._metrics' in name for name in sys.modules)}")
-        child.serve(Server(child.listener))
-    """
-    with site(tmp_path, "serve, processes=1", script) as running:
-        running.children(1)
-        running.await_text("metrics False")
-        assert not running.events("metrics")
-        assert running.stop() == STOPPED
-
-
-def test_a_taken_address_is_told_before_any_child_starts(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with site(tmp_path, f'metrics="127.0.0.1:{port}"') as running:
-            assert running.status() == 1
-            running.await_text(f"cannot listen on '127.0.0.1:{port}'")
-            assert not running.events("child_started")

@@ -34,10 +34,12 @@ def test_a_template_whose_imports_never_end_is_killed(tmp_path: Path, number: si
 
 
 @pytest.mark.parametrize("preload", [False, True])
-def test_what_is_preloaded_is_imported_once(tmp_path: Path, preload: bool) -> None:
+def test_what_is_preloaded_is_imported_once_and_its_threads_are_reported(tmp_path: Path, preload: bool) -> None:
     (tmp_path / "more.py").write_text("import sys\nsys.stderr.write('event=more\\n')\n", encoding="utf-8")
     script = """
     say(f"event=imported main={__name__ == '__main__'}")
+    if __name__ != "__main__":
+        threading.Thread(target=threading.Event().wait, name="restless", daemon=True).start()
 
     def serve(child):
         say(f"event=name name={multiprocessing.current_process().name} more={'more' in sys.modules} {sys.argv[1:]}")
@@ -48,6 +50,7 @@ def test_what_is_preloaded_is_imported_once(tmp_path: Path, preload: bool) -> No
     with site(tmp_path, f"serve, processes=1, preload={['more'] if preload else False}", script) as running:
         first = running.child(0)
         running.await_text(f"event=name name=ebbpool-prefork-0 more={preload} []")
+        assert [event["threads"] for event in running.events("template_threads")] == ["restless"] * preload
         os.kill(first, signal.SIGKILL)
         running.child(0, 2)
         assert len(running.events("imported", main=False)) == (1 if preload else 2)
@@ -76,17 +79,6 @@ def test_a_template_that_cannot_be_made_fails_the_start_at_once(
         assert running.status() == NEVER_STARTED
         running.await_text(told)
         running.await_event("start_failed")
-
-
-def test_threads_of_a_preloaded_module_are_reported(tmp_path: Path) -> None:
-    script = """
-    if __name__ != "__main__":
-        threading.Thread(target=threading.Event().wait, name="restless", daemon=True).start()
-    """
-    with site(tmp_path, "processes=1, preload=True", script) as running:
-        assert running.await_event("template_threads")["threads"] == "restless"
-        running.children(1)
-        assert running.stop() == STOPPED
 
 
 def test_where_nothing_can_be_forked_children_are_spawned(tmp_path: Path) -> None:
@@ -173,22 +165,6 @@ def in_fork(call):
 def tell(what, **values):
     say(" ".join([f"event={what}", *(f"{key}={value}" for key, value in values.items())]))
 '''
-
-
-@PRELOAD
-def test_a_signal_that_comes_while_the_interpreter_ends_is_too_late(tmp_path: Path, preload: bool) -> None:
-    script = """
-    class Last:
-        def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
-            kill(pid, number)
-
-    if __name__ != "__main__":
-        last = Last()
-    """
-    with site(tmp_path, f"processes=1, preload={preload}", script) as running:
-        running.children(1)
-        assert running.stop() == STOPPED
-        running.await_event("child_exited", number=0, exitcode=0)
 
 
 @PRELOAD
