@@ -24,23 +24,12 @@ from ebbpool.prefork import NEVER_STARTED, STOPPED, UNFINISHED
 PRELOAD = pytest.mark.parametrize("preload", [False, True])
 
 
-SIGNALLED_LAST = """
-    class Last:
-        # A signal that comes while the interpreter ends is too late.
-        def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
-            kill(pid, number)
-
-    if __name__ != "__main__":
-        last = Last()
-"""
-
-
 @pytest.mark.parametrize(
     ("preload", "number", "to_all"),
     [(False, signal.SIGTERM, False), (False, signal.SIGINT, True), (True, signal.SIGTERM, True)],
 )
 def test_it_serves_and_stops_gracefully(tmp_path: Path, preload: bool, number: signal.Signals, to_all: bool) -> None:
-    with site(tmp_path, f"serve_and_tell, preload={preload}", SIGNALLED_LAST) as running:
+    with site(tmp_path, f"serve_and_tell, preload={preload}") as running:
         children = running.children()
         assert len({running.pid, *children}) == 3
         with running.begin() as connection:
