@@ -331,7 +331,7 @@ def test_a_body_that_is_here_is_laid_out_for_a_child_process(rbufsize: int) -> N
         assert client.half_close().ended()
 
 
-def test_a_word_to_go_on_is_no_response() -> None:
+def test_a_word_to_go_on_is_no_response_and_no_line_of_a_body_a_request() -> None:
     class Lines(Quiet):
         def do_POST(self) -> None:
             self.reply(b"".join(self.rfile.readline(65537) for _ in range(3)))
@@ -339,10 +339,11 @@ def test_a_word_to_go_on_is_no_response() -> None:
     for rbufsize in (-1, 0):
         handler = type("Handler", (Lines,), {"rbufsize": rbufsize})
         with serving(handler) as server, Client(server) as client:
-            for _ in range(2):
+            for body in (b"one\ntwo", b"three\n"):
                 client.send(b"POST / HTTP/1.1\r\nContent-Length: 8\r\nExpect: 100-continue\r\n\r\n")
                 assert client.response(to_head=True).status == 100
                 assert client.send(b"a\nb\n").send(b"cde\n").body() == b"a\nb\ncde\n"
+                assert client.post(body).body() == body
 
 
 def test_a_word_to_go_on_and_a_response_in_one_piece_are_a_response() -> None:
