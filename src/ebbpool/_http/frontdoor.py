@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._servers.accepting import LOGGER, turn_away
-from ebbpool._servers.waiting import LONGEST, Bell, Door, SelectorPoller
+from ebbpool._servers.accepting import LOGGER, LONGEST, Bell, Door, SelectorPoller, turn_away
 
 if TYPE_CHECKING:
     from ebbpool._servers.mixin import AdaptivePoolMixIn

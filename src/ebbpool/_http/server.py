@@ -15,8 +15,8 @@ from ebbpool._checks import seconds, whole
 from ebbpool._http.connection import Connection
 from ebbpool._http.framing import RequestLimits, response
 from ebbpool._http.frontdoor import FrontDoor
+from ebbpool._servers.accepting import Door
 from ebbpool._servers.mixin import AdaptivePoolMixIn
-from ebbpool._servers.waiting import Door
 
 
 class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):

@@ -22,13 +22,13 @@ from ebbpool._servers.accepting import (
     LOGGER,
     NAP,
     SHARED_ACCEPTS,
+    Door,
     Naps,
     Shortage,
     turn_away,
 )
 from ebbpool._servers.handlers import Handlers
 from ebbpool._servers.serve_loop import Loop
-from ebbpool._servers.waiting import Door
 from ebbpool._stdio import flush_or_discard
 from ebbpool.executor import AdaptiveExecutor
 
