@@ -27,6 +27,7 @@ from support.httpserver import (
     serving,
     wait_for,
 )
+from support.server import failing_to_accept
 
 from ebbpool import AdaptiveExecutor
 from ebbpool.socketserver import AdaptivePoolHTTPServer
@@ -41,30 +42,25 @@ def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     made.close()
 
 
-def test_a_slow_head_is_answered_408_by_the_clock(poller: Any) -> None:
-    with porter(Echo, poller, header_timeout=10) as keeper, Client(keeper.server) as client:
-        keeper.hold(keeper.door.reading, 1)
+def test_a_slow_head_is_answered_408_by_the_clock_and_silence_by_silence(poller: Any) -> None:
+    with (
+        porter(Echo, poller, header_timeout=10) as keeper,
+        Client(keeper.server) as client,
+        Client(keeper.server) as silent,
+    ):
+        keeper.hold(keeper.door.reading, 2)
         for byte in b"GET / HTT":
             client.send(bytes([byte]))
             connection = keeper.oldest(keeper.door.reading)
             keeper.until(lambda: connection.data.endswith(bytes([byte])))  # noqa: B023  (used at once)
             keeper.pass_time(1)
         keeper.pass_time(0.9)
-        assert len(keeper.door.reading.held) == 1
+        assert len(keeper.door.reading.held) == 2
         keeper.pass_time(0.5)
         assert not keeper.door.reading.held
         assert keeper.answer(client).status == 408
-        assert keeper.end(client)
+        assert keeper.end(client) and keeper.end(silent)
         assert keeper.server.pool_handlers.executor.stats().submitted == 0
-
-
-def test_a_client_that_sends_nothing_is_dropped_in_silence(poller: Any) -> None:
-    with porter(Echo, poller, header_timeout=10) as keeper, Client(keeper.server) as client:
-        keeper.hold(keeper.door.reading, 1)
-        keeper.pass_time(9.9)
-        assert len(keeper.door.reading.held) == 1
-        keeper.pass_time(0.5)
-        assert keeper.end(client)
 
 
 def test_a_slow_body_is_answered_408_by_the_clock(poller: Any) -> None:
@@ -239,8 +235,10 @@ def test_a_client_is_told_to_wait_as_long_as_the_queue_is(way: str, least: int, 
         eventually(lambda: pool.stats().queued == 1)
         if way == "cancelled":
             pool.shutdown(wait=False, cancel_futures=True)
-        response = (second if way == "cancelled" else third.get()).response()
+        client = second if way == "cancelled" else third.get()
+        response = client.response()
         assert (response.status, response.headers["retry-after"]) == (503, told)
+        assert client.ended() and len(server.pool_handlers) == (1 if way == "cancelled" else 2)
         gate.open()
         assert first.body() == b"/wait"
 
@@ -269,27 +267,13 @@ def test_an_executor_that_was_shut_down_refuses(caplog: pytest.LogCaptureFixture
         assert client.ended()
 
 
-class Scarce(AdaptivePoolHTTPServer):
-    """Has no descriptor for a connection when told so."""
-
-    scarce = 0
-    attempts = 0
-
-    def get_request(self) -> Any:
-        self.attempts += 1
-        if self.scarce > 0:
-            self.scarce -= 1
-            raise OSError(errno.EMFILE, "Too many open files")
-        return super().get_request()
-
-
 def test_without_descriptors_the_longest_idle_connection_goes(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING), serving(Echo, Scarce) as server:
+    with caplog.at_level(logging.WARNING), serving(Echo, failing_to_accept(AdaptivePoolHTTPServer)) as server:
         clients = [Client(server) for _ in range(3)]
         for count, client in enumerate(clients, 1):
             assert client.get().body() == b"/"
             eventually(lambda: len(server._door.idle.held) == count)  # noqa: B023  (used at once)
-        server.scarce = 2
+        server.failures = 2
         with Client(server) as client:
             assert client.get("/new").body() == b"/new"
         assert clients[0].ended() and clients[1].ended()

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, eventually
-from support.httpserver import Client, Clock, Echo, Quiet, frontdoor, gated, httpserver, porter, serving, wait_for
+from support.httpserver import Client, Clock, Echo, frontdoor, gated, httpserver, porter, serving, wait_for
 
-from ebbpool import AdaptiveExecutor
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
@@ -252,26 +251,6 @@ def test_connections_of_another_kind_are_served_the_plain_way() -> None:
         assert client.ended()
 
 
-def test_a_request_whose_handler_is_cancelled_is_answered() -> None:
-    with (
-        AdaptiveExecutor(1) as pool,
-        Gate() as gate,
-        serving(gated(gate), executor=pool) as server,
-        Client(server) as busy,
-        Client(server) as queued,
-    ):
-        busy.get("/wait")
-        gate.await_begun()
-        queued.get()
-        eventually(lambda: len(server.pool_handlers) == 2)
-        pool.shutdown(wait=False, cancel_futures=True)
-        answer = queued.response()
-        assert answer.status == 503 and answer.headers["retry-after"] == "1"
-        assert queued.ended() and len(server.pool_handlers) == 1
-        gate.open()
-        assert busy.body() == b"/wait"
-
-
 @pytest.fixture
 def default_timeout() -> Iterator[float]:
     socket.setdefaulttimeout(TIMEOUT)
@@ -290,21 +269,3 @@ def test_a_default_time_out_does_not_make_the_loop_wait(default_timeout: float) 
             connection.receive()
         assert keeper.answer(client.get()).body == b"/"
         assert keeper.answer(silent.get()).body == b"/"
-
-
-def test_a_connection_that_was_taken_blocks() -> None:
-    taken: list[int] = []
-
-    class Taking(Quiet):
-        timeout = 5.0
-
-        def do_GET(self) -> None:
-            taken.append(self.connection.detach())
-            self.close_connection = True
-
-    with serving(Taking) as server, Client(server) as client:
-        client.get()
-        eventually(lambda: taken)
-        blocks = os.get_blocking(taken[0])
-        socket.close(taken[0])
-    assert blocks

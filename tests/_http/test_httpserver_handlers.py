@@ -214,6 +214,8 @@ def test_a_handler_may_close_or_take_the_connection() -> None:
     taken = []
 
     class Taking(Echo):
+        timeout = 5.0
+
         def do_PUT(self) -> None:
             self.reply(b"")
             self.request.close()
@@ -229,6 +231,7 @@ def test_a_handler_may_close_or_take_the_connection() -> None:
         other.send(b"PATCH / HTTP/1.1\r\n\r\n")
         eventually(lambda: taken)
         with taken[0] as connection:
+            assert os.get_blocking(connection.fileno())
             connection.sendall(b"mine")
             assert other.file.read(4) == b"mine"
 

@@ -21,6 +21,7 @@ from support.server import (
     ask,
     closing_server,
     connect,
+    failing_to_accept,
     looping,
     made,
     read_all,
@@ -150,28 +151,13 @@ def test_a_client_that_resets_before_it_is_accepted_holds_nobody() -> None:
             assert ask(server, b"hello") == b"hello"
 
 
-class Exhausted(Server):
-    """Fails to accept with the given error, as often as told."""
-
-    error = errno.EMFILE
-    failures = 0
-    attempts = 0
-
-    def get_request(self) -> Any:
-        self.attempts += 1
-        if self.failures:
-            self.failures -= 1
-            raise OSError(self.error, "out of something")
-        return super().get_request()
-
-
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
 def test_a_system_that_has_run_out_is_left_alone_for_a_while(
     error: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(accepting, "FIRST_BACK_OFF", 0.0001)
     clock = Clock()
-    with caplog.at_level(logging.INFO, LOGGER), serving(Exhausted(LOOPBACK, Echo)) as server:
+    with caplog.at_level(logging.INFO, LOGGER), serving(failing_to_accept(Server)(LOOPBACK, Echo)) as server:
         server._shortage = accepting.Shortage(clock)
         for _ in range(4):
             server.error, server.failures = error, 5
@@ -189,7 +175,7 @@ def test_a_system_that_has_run_out_is_left_alone_for_a_while(
 
 def test_shutdown_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accepting, "FIRST_BACK_OFF", 3600.0)
-    with closing_server(Exhausted(LOOPBACK, Echo)) as server:
+    with closing_server(failing_to_accept(Server)(LOOPBACK, Echo)) as server:
         server.failures = 1
         with looping(server, poll_interval=0.001), closing(connect(server)):
             eventually(lambda: server.attempts)
@@ -198,7 +184,7 @@ def test_shutdown_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch
 
 
 def test_other_errors_of_accept_are_no_reason_to_wait(caplog: pytest.LogCaptureFixture) -> None:
-    with serving(Exhausted(LOOPBACK, Echo), poll_interval=3600) as server:
+    with serving(failing_to_accept(Server)(LOOPBACK, Echo), poll_interval=3600) as server:
         server.error, server.failures = errno.ECONNABORTED, 2
         assert ask(server, b"hello") == b"hello"
     assert not caplog.records

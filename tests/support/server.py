@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import socketserver
 import ssl
@@ -158,6 +159,24 @@ def tls_client(server: Any) -> ssl.SSLSocket:
     except BaseException:
         plain.close()
         raise
+
+
+def failing_to_accept(base: Any) -> Any:
+    """Return a subclass that fails to accept with the given error, as often as told."""
+
+    class Failing(base):  # type: ignore[misc]
+        error = errno.EMFILE
+        failures = 0
+        attempts = 0
+
+        def get_request(self) -> Any:
+            self.attempts += 1
+            if self.failures:
+                self.failures -= 1
+                raise OSError(self.error, "out of something")
+            return super().get_request()
+
+    return Failing
 
 
 class Held:
