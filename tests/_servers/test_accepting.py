@@ -157,14 +157,15 @@ def test_a_system_that_has_run_out_is_left_alone_for_a_while(
 ) -> None:
     monkeypatch.setattr(accepting, "FIRST_BACK_OFF", 0.0001)
     clock = Clock()
+    shortage = accepting.Shortage(clock)
+    monkeypatch.setattr(accepting, "Shortage", lambda _: shortage)
     with caplog.at_level(logging.INFO, LOGGER), serving(failing_to_accept(Server)(LOOPBACK, Echo)) as server:
-        server._shortage = accepting.Shortage(clock)
         for _ in range(4):
             server.error, server.failures = error, 5
             # The loop may still have been accepting when it was told to fail, and have taken the first one.
             while server.failures:
                 assert ask(server, b"hello") == b"hello"
-            eventually(lambda: not server._shortage.pause)
+            eventually(lambda: not shortage.pause)
             clock.now += 0.4
     # Once per spell, and once a second at most.
     begin = f"cannot accept connections for now; new ones have to wait: [Errno {error}] out of something"

@@ -112,20 +112,11 @@ class Connection(socket.socket):
     # For the loop and the worker.
 
     def receive(self, size: int = CHUNK) -> bytes:
-        """Receive what is there, without waiting.
-
-        Raises:
-            BlockingIOError: Nothing is there.
-            OSError: The connection is broken.
-        """
+        """Receive what is there; an OSError if nothing is, or the connection is broken."""
         return _receive(self, size, AT_ONCE)
 
     def post(self, data: bytes) -> None:
-        """Send what there is room for, without waiting.
-
-        Raises:
-            OSError: The connection is broken, or there is no room at all.
-        """
+        """Send what there is room for; an OSError if there is none, or the connection is broken."""
         _send(self, data, AT_ONCE)
 
     def ready(self, patient: bool = True) -> bool:

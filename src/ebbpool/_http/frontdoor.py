@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._servers.accepting import LOGGER, LONGEST, Bell, Door, SelectorPoller, turn_away
+from ebbpool._servers.accepting import DRAINED, LOGGER, LONGEST, Bell, Door, SelectorPoller, turn_away
 
 if TYPE_CHECKING:
     from ebbpool._servers.mixin import AdaptivePoolMixIn
@@ -31,8 +31,6 @@ GRACE: Final = 1.0
 MOST_BUFFERED: Final = 64 << 20
 """Once requests whose bodies are waited for have so many bytes together, no further body is waited for."""
 FIRST_READ: Final = 16384
-READS: Final = 16
-"""How many reads in a row at most from a connection that lingers."""
 
 
 @dataclass(eq=False)
@@ -220,7 +218,7 @@ class FrontDoor(Door):
         self._host._guarded(self._host.process_request, connection, connection.address)
 
     def _discard(self, connection: Connection) -> None:
-        for _ in range(READS):
+        for _ in range(DRAINED):
             chunk = connection.receive()
             connection.discarded += len(chunk)
             if not chunk or connection.discarded > LINGER_BYTES:

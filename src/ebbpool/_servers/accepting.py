@@ -34,7 +34,7 @@ FIRST_BACK_OFF = 0.01
 """Seconds without an attempt to accept when the system runs out of something; doubled each time that this goes on."""
 LAST_BACK_OFF: Final = 1.0
 DRAINED: Final = 16
-"""How many reads at most from a connection that is refused."""
+"""How many reads in a row at most from a connection that was refused, or answered early."""
 QUIET: Final = 1.0
 """Least seconds between two log lines about the same trouble."""
 LONGEST: Final = 1.0
@@ -275,6 +275,8 @@ class Door:
         self._host = host
         self._poller = make_poller() if poller is None else poller
         self._clock = clock
+        self.shortage = Shortage(clock)
+        self.naps = Naps(clock)
         self._listener = -1
         self._bell: Bell
         self._resume = 0.0
@@ -308,9 +310,9 @@ class Door:
         """Close a connection, for want of what the system needs for another one; return whether there was one."""
         return False
 
-    def rest(self, seconds: float) -> None:
-        """Do not wait for connections for so many seconds."""
-        self._resume = self._clock() + seconds
+    def rest(self, error: OSError, progress: bool) -> None:
+        """Do not wait for connections for a while, because the system lacks what one needs."""
+        self._resume = self._clock() + self.shortage.met(error, progress)
         self._poller.forget(self._listener)
 
     def _wait(self, timeout: float) -> list[int]:

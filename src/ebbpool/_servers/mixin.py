@@ -23,8 +23,6 @@ from ebbpool._servers.accepting import (
     NAP,
     SHARED_ACCEPTS,
     Door,
-    Naps,
-    Shortage,
     turn_away,
 )
 from ebbpool._servers.handlers import Handlers
@@ -133,14 +131,6 @@ class AdaptivePoolMixIn(_Base):
         if not isinstance(executor, Executor):
             raise TypeError(f"executor must be a concurrent.futures.Executor or None, not {executor!r}")
         return Handlers(executor, False, weakref.WeakMethod(self._lost))
-
-    @functools.cached_property
-    def _shortage(self) -> Shortage:
-        return Shortage()
-
-    @functools.cached_property
-    def _naps(self) -> Naps:
-        return Naps()
 
     @property
     def _loop(self) -> Loop:
@@ -272,7 +262,7 @@ class AdaptivePoolMixIn(_Base):
                         break
                     if not door.shed():
                         short = True
-                        door.rest(self._shortage.met(error, count > 0))
+                        door.rest(error, count > 0)
                         break
                 if one_by_one:
                     self._hand_over(accepted, door)
@@ -281,8 +271,8 @@ class AdaptivePoolMixIn(_Base):
         finally:
             self._hand_over(accepted, door)
         if not short:
-            self._shortage.over()
-        if GIL_ENABLED and not door.keeps and self._naps.due_after(count):
+            door.shortage.over()
+        if GIL_ENABLED and not door.keeps and door.naps.due_after(count):
             # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
 
