@@ -65,7 +65,7 @@ def test_handlers_run_in_workers_that_are_named_after_the_server() -> None:
     assert [name.rpartition("_")[0] for name in names] == ["Server"]
 
 
-def test_the_knobs_are_class_attributes() -> None:
+def test_the_knobs_are_class_attributes_or_are_set_before_the_server_is_activated() -> None:
     knobs = {"min_workers": 2, "max_workers": 200, "min_spare_workers": 20, "keep_alive": 3.0, "max_queue": 7}
     with closing_server(made(**knobs, daemon_threads=True, thread_stack_size=512 * 1024)) as server:
         pool: Any = server.pool_handlers.executor
@@ -73,15 +73,11 @@ def test_the_knobs_are_class_attributes() -> None:
         assert {name: getattr(settings, name) for name in knobs} == knobs
         crew = crew_of(pool)
         assert crew.daemon and pool._when_full == "reject" and crew.stack_size == 512 * 1024
-
-
-def test_a_knob_may_be_set_before_the_server_is_activated() -> None:
     with closing_server(Server(LOOPBACK, Echo, bind_and_activate=False)) as server:
         server.max_workers = 3
         server.server_bind()
         server.server_activate()
-        pool: Any = server.pool_handlers.executor
-        assert pool._max_workers == 3
+        assert server.pool_handlers.executor._max_workers == 3
 
 
 @pytest.mark.parametrize("executor_type", [AdaptiveExecutor, ThreadPoolExecutor])
@@ -511,41 +507,31 @@ def test_what_a_handler_raises_goes_to_handle_error_and_costs_nothing(error: Bas
     assert threads[0] is threads[1]
 
 
-@pytest.mark.parametrize("second", [Boom(), SystemExit(4)])
-def test_a_handle_error_that_raises_itself_costs_nothing(
-    second: BaseException, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("hook", "error", "told"),
+    [
+        ("handle_error", Boom(), "handle_error failed"),
+        ("handle_error", SystemExit(4), "handle_error failed"),
+        ("shutdown_request", Boom(), "could not be shut down"),
+    ],
+)
+def test_a_hook_that_raises_in_a_worker_costs_nothing(
+    hook: str, error: BaseException, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Worse(Server):
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            raise second
+    def worse(self: Server, request: Any, client_address: Any = None) -> None:
+        if hook == "shutdown_request":
+            Server.shutdown_request(self, request)
+        raise error
 
-    with serving(Worse(LOOPBACK, handler(lambda _: 1 / 0))) as server:
-        assert ask(server) == b""
-        assert ask(server) == b""
+    with serving(made(handler(lambda _: 1 / 0), max_workers=1, **{hook: worse})) as server:
+        assert [ask(server), ask(server)] == [b"", b""]
         assert server.join(TIMEOUT)
     assert [record.name for record in caplog.records] == [LOGGER] * 2
-    assert "handle_error failed" in caplog.text
-
-
-def test_a_shutdown_request_that_raises_costs_no_worker(caplog: pytest.LogCaptureFixture) -> None:
-    class Worse(Server):
-        def shutdown_request(self, request: Any) -> None:
-            super().shutdown_request(request)
-            raise Boom
-
-    with serving(Worse(LOOPBACK, Echo)) as server:
-        assert ask(server, b"a") == b"a"
-        assert ask(server, b"b") == b"b"
-        assert server.join(TIMEOUT)
-    assert caplog.text.count("could not be shut down") == 2
+    assert caplog.text.count(told) == 2
 
 
 def test_a_request_that_is_not_verified_is_shut_down() -> None:
-    class Picky(Server):
-        def verify_request(self, request: Any, client_address: Any) -> bool:
-            return False
-
-    with serving(Picky(LOOPBACK, Echo)) as server:
+    with serving(made(verify_request=lambda *_: False)) as server:
         assert ask(server) == b""
         assert len(server.pool_handlers) == 0
 
