@@ -27,6 +27,9 @@ from support.serve import PATIENCE, Served, ask, fill, read_until, run, serving,
 from support.server import read_all, reserved_port
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the platform has no signals to end a process cleanly")
+PROCESSES = pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+GET = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
 @pytest.fixture
@@ -41,6 +44,8 @@ def site(tmp_path: Path) -> Path:
     (root / "sub" / "ümläut.txt").write_bytes(b"umlaut")
     (root / "sub" / "deeper" / "page.html").write_bytes(b"deep")
     (root / "indexed" / "index.html").write_bytes(b"the index")
+    with (root / "endless").open("wb") as file:
+        file.truncate(1 << 30)
     # A named pipe stands for a file that takes its time.
     os.mkfifo(root / "slow")
     (tmp_path / "secret").write_bytes(b"not to be served")
@@ -107,7 +112,7 @@ def test_a_path_that_can_name_no_file(site: Path, path: str) -> None:
             assert served.get(path, method)[0] == 404, method
 
 
-def test_an_old_client_is_told_that_its_connection_is_kept(site: Path) -> None:
+def test_an_old_client_is_told_that_its_connection_is_kept_and_the_older_protocol_keeps_none(site: Path) -> None:
     with serving(site) as served, served.connect() as client:
         for _ in range(2):
             client.sendall(b"GET /hello.txt HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
@@ -116,20 +121,24 @@ def test_an_old_client_is_told_that_its_connection_is_kept(site: Path) -> None:
         client.sendall(b"GET /hello.txt HTTP/1.0\r\n\r\n")
         reply = read_all(client)
         assert reply.endswith(b"hello\n") and b"keep-alive" not in reply
-
-
-def test_the_older_protocol_closes_each_connection(site: Path) -> None:
     with serving(site, "-p", "HTTP/1.0") as served, served.connect() as client:
-        client.sendall(b"GET /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.sendall(GET % b"hello.txt")
         reply = read_all(client)
         assert reply.startswith(b"HTTP/1.0 200 OK\r\n") and reply.endswith(b"hello\n")
 
 
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
-def test_another_directory_than_the_current_one(site: Path, processes: tuple[str, ...]) -> None:
-    with serving(site, "-d", "sub", *processes) as served:
+@PROCESSES
+def test_another_directory_figures_for_prometheus_and_no_log(site: Path, processes: tuple[str, ...]) -> None:
+    def shown() -> list[str]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT) as response:
+            return re.findall(r'^ebbpool_task_submissions_total\{pool="(.*)"\} 1\.0$', response.read().decode(), re.M)
+
+    options = ["-d", "sub", "--quiet", *processes]
+    with reserved_port() as port, serving(site, *options, "--metrics", f"127.0.0.1:{port}") as served:
         assert served.get("/deeper/page.html")[::2] == (200, b"deep")
+        eventually(lambda: len(shown()) == 1, "the one pool that has served is shown, and the endpoint's own is not")
         assert served.get("/hello.txt")[0] == 404
+    assert served.log == ""
 
 
 def test_a_line_per_request_as_the_standard_library_writes_it(site: Path) -> None:
@@ -142,14 +151,6 @@ def test_a_line_per_request_as_the_standard_library_writes_it(site: Path) -> Non
     assert re.fullmatch(date + re.escape('"GET /hello.txt HTTP/1.1" 200 -'), lines[0])
     assert re.fullmatch(date + re.escape("code 404, message File not found"), lines[1])
     assert re.fullmatch(date + re.escape('"GET /missing HTTP/1.1" 404 -'), lines[2])
-
-
-@pytest.mark.parametrize("processes", [(), ("--processes", "1")])
-def test_no_line_per_request_if_it_is_to_be_quiet(site: Path, processes: tuple[str, ...]) -> None:
-    with serving(site, "--quiet", *processes) as served:
-        assert served.get("/hello.txt")[0] == 200
-        assert served.get("/missing")[0] == 404
-    assert served.log == ""
 
 
 def test_the_first_line_is_the_one_of_the_standard_library(site: Path, tmp_path: Path) -> None:
@@ -183,29 +184,6 @@ def test_both_families_of_addresses(site: Path, processes: tuple[str, ...]) -> N
                 assert read_all(client).endswith(b"\r\n\r\nhello\n")
 
 
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
-def test_figures_for_prometheus(site: Path, processes: tuple[str, ...]) -> None:
-    def shown() -> set[str]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT) as response:
-            return set(
-                re.findall(r'^ebbpool_task_submissions_total\{pool="(.*)"\} 1\.0$', response.read().decode(), re.M)
-            )
-
-    with reserved_port() as port, serving(site, "--metrics", f"127.0.0.1:{port}", *processes) as served:
-        assert served.get("/hello.txt")[0] == 200
-        eventually(lambda: len(shown()) == 1, "the one pool that has served is shown, and the endpoint's own is not")
-
-
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
-def test_an_address_for_figures_that_is_taken(site: Path, processes: tuple[str, ...]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = run("0", "-b", "127.0.0.1", "--metrics", f"127.0.0.1:{port}", *processes, cwd=site)
-    assert done.returncode == 1
-    assert f"error: cannot listen on '127.0.0.1:{port}': " in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_an_address_for_figures_that_is_none(site: Path) -> None:
     done = run("0", "--metrics", "9464", cwd=site)
     assert done.returncode == 2
@@ -213,9 +191,6 @@ def test_an_address_for_figures_that_is_none(site: Path) -> None:
 
 
 # Limits, wrong use, and the end.
-
-GET = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
 def unread(pipe: FileIO) -> int:
@@ -284,23 +259,18 @@ def test_all_processes_finish_what_runs(site: Path) -> None:
         assert served.end() == (0, "")
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
-def test_a_signal_to_an_idle_server(site: Path, number: int, processes: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("number", "to_all"), [*((number, False) for number in SIGNALS), (signal.SIGINT, True)], ids=str
+)
+@PROCESSES
+def test_a_signal_to_an_idle_server(site: Path, processes: tuple[str, ...], number: int, to_all: bool) -> None:
     with serving(site, *processes) as served:
         assert served.get("/hello.txt")[0] == 200
-        status, rest = served.stop(number)
-        assert status == 0, served.log
+        # As a terminal does it, to all processes.
+        (os.killpg if to_all else os.kill)(served.process.pid, number)
+        status, rest = served.end()
+        assert status == 0 and "KeyboardInterrupt" not in served.log, served.log
         assert rest in ("", "\nKeyboard interrupt received, exiting.\n")
-
-
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
-def test_an_interrupt_from_the_keyboard_goes_to_all_processes(site: Path, processes: tuple[str, ...]) -> None:
-    with serving(site, *processes) as served:
-        assert served.get("/hello.txt")[0] == 200
-        os.killpg(served.process.pid, signal.SIGINT)
-        assert served.end()[0] == 0, served.log
-        assert "KeyboardInterrupt" not in served.log
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -351,8 +321,6 @@ def test_a_connection_that_is_not_used(site: Path) -> None:
 
 
 def test_a_client_that_takes_nothing(site: Path) -> None:
-    with (site / "endless").open("wb") as file:
-        file.truncate(1 << 30)
     with serving(site, "--request-timeout", "0.2") as served, served.connect() as client:
         client.sendall(GET % b"endless")
         eventually(lambda: "TimeoutError" in served.log)
@@ -360,8 +328,6 @@ def test_a_client_that_takes_nothing(site: Path) -> None:
 
 
 def test_a_client_that_leaves(site: Path) -> None:
-    with (site / "endless").open("wb") as file:
-        file.truncate(1 << 30)
     with serving(site) as served:
         with served.connect() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -371,14 +337,17 @@ def test_a_client_that_leaves(site: Path) -> None:
         assert served.get("/hello.txt")[0] == 200
 
 
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
-def test_a_port_that_is_taken(site: Path, processes: tuple[str, ...]) -> None:
+@PROCESSES
+@pytest.mark.parametrize("metrics", [False, True])
+def test_a_port_that_is_taken(site: Path, metrics: bool, processes: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        done = run(str(port), "-b", "127.0.0.1", *processes, cwd=site)
+        where = ["0", "--metrics", f"127.0.0.1:{port}"] if metrics else [str(port)]
+        done = run(*where, "-b", "127.0.0.1", *processes, cwd=site)
+    named = f"'127.0.0.1:{port}'" if metrics else f"127.0.0.1, port {port}"
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"python -m ebbpool serve: error: cannot listen on 127.0.0.1, port {port}: {os.strerror(errno.EADDRINUSE)}\n"
+        f"python -m ebbpool serve: error: cannot listen on {named}: {os.strerror(errno.EADDRINUSE)}\n"
     )
 
 
@@ -392,7 +361,7 @@ def test_an_address_that_nobody_has(site: Path, host: str, monkeypatch: pytest.M
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+@PROCESSES
 @pytest.mark.parametrize("errors", ["2>&1", "2>&-", ""])
 def test_that_nobody_reads_what_it_writes_changes_nothing(
     site: Path, tmp_path: Path, errors: str, processes: tuple[str, ...]
@@ -412,7 +381,7 @@ def test_that_nobody_reads_what_it_writes_changes_nothing(
         assert "Traceback" not in served.log and "Error" not in served.log, served.log
 
 
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+@PROCESSES
 def test_a_pipe_that_is_full_holds_nobody_up(site: Path, tmp_path: Path, processes: tuple[str, ...]) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

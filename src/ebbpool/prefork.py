@@ -149,7 +149,7 @@ def run(
                 "preload": modules is not None,
             },
         )
-        work = functools.partial(main, serve, (limits, reporter))
+        work = functools.partial(main, serve, limits, reporter)
         return Parent(work, listeners, count, limits, modules, reports).run()
 
 

@@ -10,71 +10,55 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, eventually
-from support.httpserver import Client, Clock, Echo, Quiet, frontdoor, gated, httpserver, porter, serving, wait_for
+from support.httpserver import Client, Clock, Echo, frontdoor, gated, httpserver, porter, serving, wait_for
 
-from ebbpool import AdaptiveExecutor
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
-class Running:
-    """A server whose end the test decides."""
-
-    def __init__(self, handler: Any, **attributes: Any) -> None:
-        made: Any = type("Server", (AdaptivePoolHTTPServer,), attributes)
-        self.server = made(("127.0.0.1", 0), handler)
-        self.loop = Background(self.server.serve_forever)
-
-    def stop(self) -> None:
-        self.server.shutdown()
-        self.loop.join()
-
-
-def test_shutdown_returns_though_handlers_run() -> None:
-    with Gate() as gate:
-        running = Running(gated(gate))
-        with Client(running.server) as client, Client(running.server) as idle:
-            assert idle.get().body() == b"/"
-            client.get("/wait")
-            gate.await_begun()
-            running.stop()
-            gate.open()
-            # It is answered, and not kept.
-            assert client.body() == b"/wait"
-            assert client.ended()
-            running.server.server_close()
-            assert idle.ended()
+def test_shutdown_and_server_close_end_what_is_idle_and_finish_what_is_not() -> None:
+    with (
+        Gate() as gate,
+        serving(gated(gate), max_workers=1) as server,
+        Client(server) as busy,
+        Client(server) as queued,
+        Client(server) as idle,
+    ):
+        assert idle.get().body() == b"/"
+        busy.get("/wait")
+        gate.await_begun()
+        queued.send(b"GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n")
+        eventually(lambda: server.pool_handlers.executor.stats().queued == 1)
+        server.shutdown()
+        closing = Background(server.server_close)
+        assert idle.ended()
+        assert closing.still_waits()
+        with pytest.raises(OSError):
+            Client(server)
+        gate.open()
+        assert busy.body() == b"/wait"
+        assert [queued.body(), queued.body()] == [b"/1", b"/2"]
+        # They are answered, and not kept.
+        assert busy.ended() and queued.ended()
+        closing.join()
 
 
-def test_server_close_ends_what_is_idle_and_finishes_what_is_not() -> None:
-    with Gate() as gate:
-        running = Running(gated(gate), max_workers=1)
-        with Client(running.server) as busy, Client(running.server) as queued, Client(running.server) as idle:
-            assert idle.get().body() == b"/"
-            busy.get("/wait")
-            gate.await_begun()
-            queued.send(b"GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n")
-            eventually(lambda: running.server.pool_handlers.executor.stats().queued == 1)
-            running.stop()
-            closing = Background(running.server.server_close)
-            assert idle.ended()
-            assert closing.still_waits()
-            with pytest.raises(OSError):
-                Client(running.server)
-            gate.open()
-            assert busy.body() == b"/wait"
-            assert [queued.body(), queued.body()] == [b"/1", b"/2"]
-            assert busy.ended() and queued.ended()
-            closing.join()
+def test_a_request_that_is_answered_after_shutdown_ends_its_connection() -> None:
+    with Gate() as gate, serving(gated(gate)) as server, Client(server) as client:
+        client.get("/wait")
+        gate.await_begun()
+        server.shutdown()
+        gate.open()
+        assert client.body() == b"/wait"
+        assert client.ended()
 
 
 def test_server_close_reads_a_request_to_its_end() -> None:
-    running = Running(Echo)
-    with Client(running.server) as half, Client(running.server) as idle:
+    with serving(Echo) as server, Client(server) as half, Client(server) as idle:
         half.send(b"GET /half HT")
         assert idle.get().body() == b"/"
-        eventually(lambda: any(connection.data for connection in running.server._door.reading.held.values()))
-        running.stop()
-        closing = Background(running.server.server_close)
+        eventually(lambda: any(connection.data for connection in server._door.reading.held.values()))
+        server.shutdown()
+        closing = Background(server.server_close)
         assert idle.ended()
         assert closing.still_waits()
         half.send(b"TP/1.1\r\n\r\n")
@@ -84,15 +68,14 @@ def test_server_close_reads_a_request_to_its_end() -> None:
 
 
 def test_server_close_serves_a_request_that_came_to_an_idle_connection() -> None:
-    running = Running(Echo)
-    with Client(running.server) as client:
+    with serving(Echo) as server, Client(server) as client:
         assert client.get().body() == b"/"
-        assert running.server.join(TIMEOUT)
-        running.stop()
-        [connection] = running.server._door.idle.held.values()
+        assert server.join(TIMEOUT)
+        server.shutdown()
+        [connection] = server._door.idle.held.values()
         client.get("/late")
         eventually(lambda: wait_for(connection, False, 0))
-        running.server.server_close()
+        server.server_close()
         assert client.body() == b"/late"
         assert client.ended()
 
@@ -140,36 +123,26 @@ def test_slow_clients_and_handlers_share_the_deadline(monkeypatch: pytest.Monkey
 
 
 def test_server_close_without_waiting() -> None:
-    with Gate() as gate:
-        running = Running(gated(gate), block_on_close=False)
-        with Client(running.server) as client, Client(running.server) as half:
-            client.get("/wait")
-            half.send(b"GET")
-            gate.await_begun()
-            running.stop()
-            running.server.server_close()
-            assert half.ended()
-            gate.open()
-            assert client.body() == b"/wait"
+    with (
+        Gate() as gate,
+        serving(gated(gate), block_on_close=False) as server,
+        Client(server) as client,
+        Client(server) as half,
+    ):
+        client.get("/wait")
+        half.send(b"GET")
+        gate.await_begun()
+        server.shutdown()
+        server.server_close()
+        assert half.ended()
+        gate.open()
+        assert client.body() == b"/wait"
 
 
-def test_server_close_twice_and_without_a_loop() -> None:
+def test_server_close_without_a_loop_and_twice() -> None:
     server = AdaptivePoolHTTPServer(("127.0.0.1", 0), Echo)
     server.server_close()
     server.server_close()
-    running = Running(Echo)
-    running.stop()
-    running.server.server_close()
-    running.server.server_close()
-
-
-def test_server_close_ends_a_loop_that_runs() -> None:
-    running = Running(Echo)
-    with Client(running.server) as client:
-        assert client.get().body() == b"/"
-        running.server.server_close()
-        running.loop.join()
-        assert client.ended()
 
 
 def test_a_request_that_came_before_the_end_is_answered() -> None:
@@ -278,26 +251,6 @@ def test_connections_of_another_kind_are_served_the_plain_way() -> None:
         assert client.ended()
 
 
-def test_a_request_whose_handler_is_cancelled_is_answered() -> None:
-    with (
-        AdaptiveExecutor(1) as pool,
-        Gate() as gate,
-        serving(gated(gate), executor=pool) as server,
-        Client(server) as busy,
-        Client(server) as queued,
-    ):
-        busy.get("/wait")
-        gate.await_begun()
-        queued.get()
-        eventually(lambda: len(server.pool_handlers) == 2)
-        pool.shutdown(wait=False, cancel_futures=True)
-        answer = queued.response()
-        assert answer.status == 503 and answer.headers["retry-after"] == "1"
-        assert queued.ended() and len(server.pool_handlers) == 1
-        gate.open()
-        assert busy.body() == b"/wait"
-
-
 @pytest.fixture
 def default_timeout() -> Iterator[float]:
     socket.setdefaulttimeout(TIMEOUT)
@@ -316,21 +269,3 @@ def test_a_default_time_out_does_not_make_the_loop_wait(default_timeout: float) 
             connection.receive()
         assert keeper.answer(client.get()).body == b"/"
         assert keeper.answer(silent.get()).body == b"/"
-
-
-def test_a_connection_that_was_taken_blocks() -> None:
-    taken: list[int] = []
-
-    class Taking(Quiet):
-        timeout = 5.0
-
-        def do_GET(self) -> None:
-            taken.append(self.connection.detach())
-            self.close_connection = True
-
-    with serving(Taking) as server, Client(server) as client:
-        client.get()
-        eventually(lambda: taken)
-        blocks = os.get_blocking(taken[0])
-        socket.close(taken[0])
-    assert blocks

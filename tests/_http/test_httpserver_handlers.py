@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, Boom, eventually
-from support.httpserver import Client, Clock, Echo, Quiet, connections, frontdoor, porter, serving
+from support.common import TIMEOUT, Boom, eventually
+from support.httpserver import Client, Clock, Echo, Quiet, connections, frontdoor, porter, served, serving
+from support.server import LOOPBACK
 
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
@@ -143,40 +144,27 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
     return [environ["PATH_INFO"].encode(), b" ", body, b" ", environ["SERVER_PORT"].encode()]
 
 
-def test_wsgi() -> None:
-    with serving(QuietWsgi, Wsgi) as server:
+def greedy(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+    """Read the body to its end, though nobody says where that is."""
+    start_response("200 OK", [])
+    yield b"begun "
+    yield from environ["wsgi.input"]
+
+
+@pytest.mark.parametrize("there_already", [False, True])
+def test_wsgi(there_already: bool) -> None:
+    listener = socket.create_server(LOOPBACK)
+    made: Any = Wsgi.from_socket(listener, QuietWsgi) if there_already else Wsgi(LOOPBACK, QuietWsgi)
+    with listener, served(made) as server:
+        assert server.server_port == server.socket.getsockname()[1] and server.server_name
         server.set_app(application)
-        port = str(server.server_port).encode()
         with Client(server) as client:
-            assert client.get("/a").response().body == b"/a  " + port
+            assert client.get("/a").response().body == b"/a  %d" % server.server_port
         with Client(server) as client:
-            assert client.post(b"body").response().body == b"/ body " + port
-
-
-def test_wsgi_input_that_is_read_to_its_end() -> None:
-    def greedy(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
-        start_response("200 OK", [])
-        yield b"begun "
-        yield from environ["wsgi.input"]
-
-    with serving(QuietWsgi, Wsgi) as server:
+            assert client.post(b"body").response().body == b"/ body %d" % server.server_port
         server.set_app(greedy)
         with Client(server) as client:
             assert client.post(b"a\nb").response().body == b"begun a\nb"
-
-
-def test_a_server_on_a_listener_that_is_there() -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    with Wsgi.from_socket(listener, QuietWsgi) as server:
-        server.set_app(application)
-        assert server.server_port == listener.getsockname()[1]
-        assert server.server_name
-        loop = Background(server.serve_forever)
-        with Client(server) as client:
-            assert client.get("/b").response().body == b"/b  " + str(server.server_port).encode()
-        server.shutdown()
-        loop.join()
-        assert not listener.getblocking()
 
 
 @pytest.mark.parametrize("error", [Boom, SystemExit, KeyboardInterrupt, GeneratorExit])
@@ -218,17 +206,16 @@ def test_a_response_in_parts_is_sent_at_once() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     with socket.create_connection(listener.getsockname(), timeout=TIMEOUT) as early:
         early.sendall(b"GET / HTTP/1.1\r\nConnection: close\r\nHost: x\r\n\r\n")
-        with AdaptivePoolHTTPServer.from_socket(listener, Telling) as server:
-            loop = Background(lambda: server.serve_forever(0.05))
-            assert early.makefile("rb").read().rpartition(b"\r\n")[2] != b"0"
-            server.shutdown()
-            loop.join()
+        with served(AdaptivePoolHTTPServer.from_socket(listener, Telling)), early.makefile("rb") as file:
+            assert file.read().rpartition(b"\r\n")[2] != b"0"
 
 
 def test_a_handler_may_close_or_take_the_connection() -> None:
     taken = []
 
     class Taking(Echo):
+        timeout = 5.0
+
         def do_PUT(self) -> None:
             self.reply(b"")
             self.request.close()
@@ -244,6 +231,7 @@ def test_a_handler_may_close_or_take_the_connection() -> None:
         other.send(b"PATCH / HTTP/1.1\r\n\r\n")
         eventually(lambda: taken)
         with taken[0] as connection:
+            assert os.get_blocking(connection.fileno())
             connection.sendall(b"mine")
             assert other.file.read(4) == b"mine"
 
@@ -346,7 +334,7 @@ def test_a_body_that_is_here_is_laid_out_for_a_child_process(rbufsize: int) -> N
         assert client.half_close().ended()
 
 
-def test_a_word_to_go_on_is_no_response() -> None:
+def test_a_word_to_go_on_is_no_response_and_no_line_of_a_body_a_request() -> None:
     class Lines(Quiet):
         def do_POST(self) -> None:
             self.reply(b"".join(self.rfile.readline(65537) for _ in range(3)))
@@ -354,10 +342,11 @@ def test_a_word_to_go_on_is_no_response() -> None:
     for rbufsize in (-1, 0):
         handler = type("Handler", (Lines,), {"rbufsize": rbufsize})
         with serving(handler) as server, Client(server) as client:
-            for _ in range(2):
+            for body in (b"one\ntwo", b"three\n"):
                 client.send(b"POST / HTTP/1.1\r\nContent-Length: 8\r\nExpect: 100-continue\r\n\r\n")
                 assert client.response(to_head=True).status == 100
                 assert client.send(b"a\nb\n").send(b"cde\n").body() == b"a\nb\ncde\n"
+                assert client.post(body).body() == body
 
 
 def test_a_word_to_go_on_and_a_response_in_one_piece_are_a_response() -> None:

@@ -141,13 +141,18 @@ class TestAddresses:
         assert listener.fileno() == -1
 
     @pytest.mark.parametrize(
-        ("theirs", "ours"), [(False, False), *(pytest.param(theirs, True, marks=REUSE) for theirs in (False, True))]
+        ("argument", "theirs", "ours"),
+        [
+            ("bind", False, False),
+            ("metrics", False, False),
+            *(pytest.param("bind", theirs, True, marks=REUSE) for theirs in (False, True)),
+        ],
     )
-    def test_a_port_that_is_taken_is_an_error_with_its_name(self, theirs: bool, ours: bool) -> None:
+    def test_a_port_that_is_taken_is_an_error_with_its_name(self, argument: str, theirs: bool, ours: bool) -> None:
         with socket.create_server(HERE, reuse_port=theirs) as other:
             bind = f"127.0.0.1:{other.getsockname()[1]}"
             with pytest.raises(OSError, match=f"cannot listen on '{bind}'.*[Aa]ddress already in use") as caught:
-                prefork.run(serve, bind=bind, reuse_port=ours)
+                prefork.run(serve, **{"bind": HERE, "reuse_port": ours, argument: bind})  # type: ignore[arg-type]
         assert caught.value.errno == errno.EADDRINUSE
 
     def test_a_host_that_does_not_exist_is_an_error_with_its_name(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,10 +34,12 @@ def test_a_template_whose_imports_never_end_is_killed(tmp_path: Path, number: si
 
 
 @pytest.mark.parametrize("preload", [False, True])
-def test_what_is_preloaded_is_imported_once(tmp_path: Path, preload: bool) -> None:
+def test_what_is_preloaded_is_imported_once_and_its_threads_are_reported(tmp_path: Path, preload: bool) -> None:
     (tmp_path / "more.py").write_text("import sys\nsys.stderr.write('event=more\\n')\n", encoding="utf-8")
     script = """
     say(f"event=imported main={__name__ == '__main__'}")
+    if __name__ != "__main__":
+        threading.Thread(target=threading.Event().wait, name="restless", daemon=True).start()
 
     def serve(child):
         say(f"event=name name={multiprocessing.current_process().name} more={'more' in sys.modules} {sys.argv[1:]}")
@@ -48,6 +50,7 @@ def test_what_is_preloaded_is_imported_once(tmp_path: Path, preload: bool) -> No
     with site(tmp_path, f"serve, processes=1, preload={['more'] if preload else False}", script) as running:
         first = running.child(0)
         running.await_text(f"event=name name=ebbpool-prefork-0 more={preload} []")
+        assert [event["threads"] for event in running.events("template_threads")] == ["restless"] * preload
         os.kill(first, signal.SIGKILL)
         running.child(0, 2)
         assert len(running.events("imported", main=False)) == (1 if preload else 2)
@@ -78,17 +81,6 @@ def test_a_template_that_cannot_be_made_fails_the_start_at_once(
         running.await_event("start_failed")
 
 
-def test_threads_of_a_preloaded_module_are_reported(tmp_path: Path) -> None:
-    script = """
-    if __name__ != "__main__":
-        threading.Thread(target=threading.Event().wait, name="restless", daemon=True).start()
-    """
-    with site(tmp_path, "processes=1, preload=True", script) as running:
-        assert running.await_event("template_threads")["threads"] == "restless"
-        running.children(1)
-        assert running.stop() == STOPPED
-
-
 def test_where_nothing_can_be_forked_children_are_spawned(tmp_path: Path) -> None:
     with site(tmp_path, "preload=True", "tune(_parent, FORKS=False)\n") as running:
         first, second = running.children()
@@ -107,24 +99,24 @@ def test_where_nothing_can_be_forked_children_are_spawned(tmp_path: Path) -> Non
         assert running.status() == STOPPED
 
 
-def test_children_are_replaced_though_nobody_reads_standard_error(tmp_path: Path) -> None:
+def test_children_are_replaced_though_nobody_reads_what_is_written(tmp_path: Path) -> None:
     script = """
+    # In the parent, and in the template or in each child, whose streams cannot be flushed then.
+    sys.stdout.reconfigure(line_buffering=False, write_through=False)
+    print("to nobody")
+
     def serve(child):
         child.serve(Server(child.listener))
 
     class Silent(logging.Handler):
         def emit(self, record):
             os.write(told, record.getMessage().encode() + b"\\n")
-            try:
-                sys.stderr.write("to nobody")
-                sys.stderr.flush()
-            except BrokenPipeError:
-                pass
 
     if __name__ == "__main__":
         told = os.dup(2)
         read, write = os.pipe()
-        os.dup2(write, 2)
+        for number in (1, 2):
+            os.dup2(write, number)
         os.close(write)
         os.close(read)
         logging.basicConfig(level=logging.INFO, handlers=[Silent()])
@@ -173,22 +165,6 @@ def in_fork(call):
 def tell(what, **values):
     say(" ".join([f"event={what}", *(f"{key}={value}" for key, value in values.items())]))
 '''
-
-
-@PRELOAD
-def test_a_signal_that_comes_while_the_interpreter_ends_is_too_late(tmp_path: Path, preload: bool) -> None:
-    script = """
-    class Last:
-        def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
-            kill(pid, number)
-
-    if __name__ != "__main__":
-        last = Last()
-    """
-    with site(tmp_path, f"processes=1, preload={preload}", script) as running:
-        running.children(1)
-        assert running.stop() == STOPPED
-        running.await_event("child_exited", number=0, exitcode=0)
 
 
 @PRELOAD

@@ -21,6 +21,7 @@ from support.server import (
     ask,
     closing_server,
     connect,
+    failing_to_accept,
     looping,
     made,
     read_all,
@@ -111,12 +112,12 @@ def test_a_base_behind_the_mix_in_accepts_in_its_own_way() -> None:
     assert "accepted" in calls
 
 
-class Looks:
+class Looks(Clock):
     """Looks of a loop, by a clock of their own: how many there are until a nap is due."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
-        self.naps = accepting.Naps(lambda: self.now)
+        super().__init__()
+        self.naps = accepting.Naps(self)
 
     def until_nap(self, found: int = 1, each: float = accepting.NAP / 2) -> int:
         for number in range(1, 2 * accepting.MOST_LOOKS):
@@ -150,46 +151,32 @@ def test_a_client_that_resets_before_it_is_accepted_holds_nobody() -> None:
             assert ask(server, b"hello") == b"hello"
 
 
-class Exhausted(Server):
-    """Fails to accept with the given error, as often as told."""
-
-    error = errno.EMFILE
-    failures = 0
-    attempts = 0
-
-    def get_request(self) -> Any:
-        self.attempts += 1
-        if self.failures:
-            self.failures -= 1
-            raise OSError(self.error, "out of something")
-        return super().get_request()
-
-
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
 def test_a_system_that_has_run_out_is_left_alone_for_a_while(
     error: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(accepting, "FIRST_BACK_OFF", 0.0001)
-    now = [1000.0]
-    with caplog.at_level(logging.WARNING, LOGGER), serving(Exhausted(LOOPBACK, Echo)) as server:
-        server._shortage = accepting.Shortage(lambda: now[0])
+    clock = Clock()
+    shortage = accepting.Shortage(clock)
+    monkeypatch.setattr(accepting, "Shortage", lambda _: shortage)
+    with caplog.at_level(logging.INFO, LOGGER), serving(failing_to_accept(Server)(LOOPBACK, Echo)) as server:
         for _ in range(4):
             server.error, server.failures = error, 5
             # The loop may still have been accepting when it was told to fail, and have taken the first one.
             while server.failures:
                 assert ask(server, b"hello") == b"hello"
-            eventually(lambda: not server._shortage.pause)
-            now[0] += 0.4
+            eventually(lambda: not shortage.pause)
+            clock.now += 0.4
     # Once per spell, and once a second at most.
-    first, second = (record.getMessage() for record in caplog.records)
-    assert first == f"cannot accept connections for now; new ones have to wait: [Errno {error}] out of something"
-    assert second == first + " (3 times since this was last logged)"
+    begin = f"cannot accept connections for now; new ones have to wait: [Errno {error}] out of something"
+    again = "connections are accepted again"
+    assert caplog.messages == [begin, again, f"{begin} (3 times since this was last logged)", again]
     assert not server.errors
 
 
 def test_shutdown_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accepting, "FIRST_BACK_OFF", 3600.0)
-    with closing_server(Exhausted(LOOPBACK, Echo)) as server:
+    with closing_server(failing_to_accept(Server)(LOOPBACK, Echo)) as server:
         server.failures = 1
         with looping(server, poll_interval=0.001), closing(connect(server)):
             eventually(lambda: server.attempts)
@@ -198,7 +185,7 @@ def test_shutdown_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch
 
 
 def test_other_errors_of_accept_are_no_reason_to_wait(caplog: pytest.LogCaptureFixture) -> None:
-    with serving(Exhausted(LOOPBACK, Echo), poll_interval=3600) as server:
+    with serving(failing_to_accept(Server)(LOOPBACK, Echo), poll_interval=3600) as server:
         server.error, server.failures = errno.ECONNABORTED, 2
         assert ask(server, b"hello") == b"hello"
     assert not caplog.records
@@ -207,48 +194,10 @@ def test_other_errors_of_accept_are_no_reason_to_wait(caplog: pytest.LogCaptureF
 ERROR = OSError(errno.EMFILE, "too many")
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def test_a_complaint_is_made_once_a_second_and_says_how_often(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    complaint = accepting.Complaint(logging.ERROR, "no %s", clock)
-    said = []
-    for tick in range(35):
-        clock.now = 1000.0 + tick / 10
-        said.append(complaint.make("luck"))
-    assert [tick for tick, logged in enumerate(said) if logged] == [0, 10, 20, 30]
-    clock.now += 3600
-    assert complaint.make("fun")
-    clock.now += 1
-    assert complaint.make("end")
-    often = "no luck (10 times since this was last logged)"
-    assert caplog.messages == ["no luck", often, often, often, "no fun (5 times since this was last logged)", "no end"]
-    assert {(record.name, record.levelname) for record in caplog.records} == {("ebbpool.socketserver", "ERROR")}
-
-
-def test_the_pause_grows_to_a_second_and_begins_anew_with_each_success(clock: Clock) -> None:
-    shortage = accepting.Shortage(clock)
+def test_the_pause_grows_to_a_second_and_begins_anew_with_each_success() -> None:
+    shortage = accepting.Shortage()
     pauses = [shortage.met(ERROR) for _ in range(10)]
     assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0])
     shortage.over()
     assert shortage.pause == 0
     assert shortage.met(ERROR) == pytest.approx(0.01)
-
-
-def test_a_shortage_that_comes_and_goes_is_told_once_a_second(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    shortage = accepting.Shortage(clock)
-    with caplog.at_level(logging.INFO, "ebbpool.socketserver"):
-        for _ in range(100):
-            clock.now += 0.01
-            for _ in range(3):
-                shortage.met(ERROR)
-            shortage.over()
-            shortage.over()
-        clock.now += 1
-        shortage.met(ERROR)
-        shortage.over()
-    begin = "cannot accept connections for now; new ones have to wait: [Errno 24] too many"
-    again = "connections are accepted again"
-    assert caplog.messages == [begin, again, f"{begin} (100 times since this was last logged)", again]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -67,17 +66,6 @@ def test_what_submit_raises_otherwise_is_raised_and_nothing_is_kept() -> None:
     assert len(handlers) == 0
 
 
-def test_a_handler_that_joins_waits_for_the_others_and_not_for_itself() -> None:
-    with Gate() as gate, made(max_workers=2) as handlers:
-        outcome: list[bool] = []
-        handlers.submit(CLIENT, gate)
-        gate.await_begun()
-        handlers.submit(CLIENT, lambda: outcome.extend(map(handlers.join, (0, 10))))
-        eventually(lambda: outcome == [False])
-        gate.open()
-        eventually(lambda: outcome == [False, True])
-
-
 def test_a_handler_that_is_submitted_while_somebody_joins_and_is_cancelled_is_not_waited_for() -> None:
     executor = Refusing(None)
     handlers = handling.Handlers(executor, owned=False)
@@ -136,42 +124,35 @@ def test_joins_that_race_with_the_last_handlers_all_end() -> None:
     assert len(handlers) == 0
 
 
-def test_handlers_that_join_do_not_wait_for_each_other() -> None:
-    with made(max_workers=3) as handlers, Gate() as gate:
-        outcomes: list[bool] = []
-        meeting = threading.Barrier(2)
-
-        def join() -> None:
-            meeting.wait(10)
-            outcomes.append(handlers.join(20))
-
-        handlers.submit(CLIENT, gate)
-        handlers.submit(CLIENT, join)
-        handlers.submit(CLIENT, join)
-        eventually(lambda: len(handlers._joining) == 2)
-        # Whoever is no handler waits for both.
-        assert not handlers.join(0) and not outcomes
-        gate.open()
-        eventually(lambda: outcomes == [True, True])
-
-
-def test_whoever_is_no_handler_waits_for_a_handler_that_joins() -> None:
+def test_a_handler_that_joins_waits_for_the_others_and_whoever_is_none_waits_for_it() -> None:
     with made(max_workers=2) as handlers, Gate() as gate, Gate() as after:
+        outcome: list[bool] = []
 
         def join() -> None:
-            handlers.join(10)
+            outcome.extend(map(handlers.join, (0, 10)))
             after()
 
         handlers.submit(CLIENT, gate)
         gate.await_begun()
         handlers.submit(CLIENT, join)
-        eventually(lambda: handlers._joining)
+        eventually(lambda: outcome == [False] and handlers._joining)
         joining = Background(lambda: handlers.join(10))
         gate.open()
         after.await_begun()
-        assert joining.still_waits()
+        assert outcome == [False, True] and joining.still_waits()
         after.open()
         assert joining.join() is True
+
+
+def test_handlers_that_join_do_not_wait_for_each_other() -> None:
+    with made(max_workers=3) as handlers, Gate() as gate:
+        outcomes: list[bool] = []
+        for call in (gate, *[lambda: outcomes.append(handlers.join(20))] * 2):
+            handlers.submit(CLIENT, call)
+        eventually(lambda: len(handlers._joining) == 2)
+        assert not handlers.join(0) and not outcomes
+        gate.open()
+        eventually(lambda: outcomes == [True, True])
 
 
 def test_close_waits_no_longer_than_it_may_for_threads_without_a_handler() -> None:

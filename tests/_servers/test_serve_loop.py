@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 import socketserver
 import sys
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from types import CodeType, FrameType
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from support.common import TIMEOUT, Background, Gate, needs_fork, needs_stacks, output_of
 from support.server import (
     LOOPBACK,
+    Echo,
     Held,
     ask,
     closing_server,
@@ -22,27 +22,11 @@ from support.server import (
     handler,
     looping,
     made,
-    read_all,
     serve_loop,
     serving,
 )
 
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer, AdaptivePoolUDPServer
-
-
-class Meddling(Executor):
-    """Has something done in the midst of each submission, as a signal handler may."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self.pool = ThreadPoolExecutor(1)
-        self.call = call
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.call()
-        return self.pool.submit(fn, *args, **kwargs)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self.pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
 class Answering(socketserver.BaseRequestHandler):
@@ -55,45 +39,31 @@ class Answering(socketserver.BaseRequestHandler):
 
 
 @pytest.mark.parametrize("base", [AdaptivePoolTCPServer, AdaptivePoolUDPServer, AdaptivePoolHTTPServer])
-def test_a_server_may_be_closed_in_the_midst_of_a_submission(base: Any) -> None:
-    class Closing(base):  # type: ignore[misc]
-        shutdown_timeout = TIMEOUT
+@pytest.mark.parametrize("own", [True, False])
+def test_a_server_may_be_closed_in_the_midst_of_a_submission(base: Any, own: bool) -> None:
+    """A signal handler may do that, in the loop's thread."""
+    with ThreadPoolExecutor(1) as pool:
+        attributes = {"shutdown_timeout": TIMEOUT, "executor": None if own else pool}
+        server = type("Closing", (base,), attributes)(LOOPBACK, Answering)
+        executor: Any = server.pool_handlers.executor
+        submit = executor.submit
 
-    def close() -> None:
-        server.shutdown()
-        server.server_close()
+        def meddling(*args: Any) -> Any:
+            server.shutdown()
+            server.server_close()
+            return submit(*args)
 
-    with Meddling(close) as executor:
-        Closing.executor = executor
-        server = Closing(LOOPBACK, Answering)
+        executor.submit = meddling
         datagrams = base is AdaptivePoolUDPServer
         client = socket.socket(type=socket.SOCK_DGRAM) if datagrams else connect(server)
-        client.settimeout(TIMEOUT)
         with closing(client):
             if datagrams:
                 client.connect(server.server_address)
             client.send(b"GET / HTTP/1.0\r\n\r\n")
-            serving = Background(server.serve_forever)
-            serving.join()
+            Background(server.serve_forever).join()
             if not datagrams:
                 assert client.recv(100) == b"served"
-        assert server.socket.fileno() == -1
-
-
-def test_a_pool_of_the_servers_own_may_be_closed_in_the_midst_of_a_submission() -> None:
-    server = made(handler(lambda request: request.request.sendall(b"served")))
-    pool: Any = server.pool_handlers.executor
-    submit = pool.submit
-
-    def meddling(*args: Any) -> Any:
-        server.server_close()
-        return submit(*args)
-
-    pool.submit = meddling
-    with closing(connect(server)) as client:
-        Background(server.serve_forever).join()
-        assert read_all(client) == b"served"
-    assert server.socket.fileno() == -1 and pool._shutdown
+        assert server.socket.fileno() == -1 and executor._shutdown == own
 
 
 def test_a_loop_that_was_told_to_close_its_server_says_which_handlers_still_run() -> None:
@@ -189,10 +159,11 @@ def test_the_loop_may_shut_itself_down() -> None:
         server.serve_forever(0.001)
 
 
-def test_a_loop_whose_listener_is_closed_ends() -> None:
-    server = made()
+@pytest.mark.parametrize("base", [AdaptivePoolTCPServer, AdaptivePoolHTTPServer])
+def test_a_loop_whose_listener_is_closed_ends(base: Any) -> None:
+    server = base(LOOPBACK, Echo)
     loop = Background(lambda: server.serve_forever(0.001))
-    assert ask(server, b"hello") == b"hello"
+    assert ask(server, b"hello\n") == b"hello\n"
     server.server_close()
     loop.join()
 
@@ -234,14 +205,15 @@ EXIT = f"""
 
 @pytest.mark.skipif(STARTS_NO_THREAD, reason="the server could start no worker")
 @pytest.mark.parametrize(
-    ("base", "executor"),
+    ("base", "executor", "end"),
     [
-        ("AdaptivePoolTCPServer", "None"),
-        ("AdaptivePoolHTTPServer", "AdaptiveExecutor()"),
-        ("AdaptivePoolHTTPServer", "ThreadPoolExecutor()"),
+        ("AdaptivePoolTCPServer", "None", "server.shutdown()"),
+        ("AdaptivePoolTCPServer", "None", "asked(server, b'stop')"),
+        ("AdaptivePoolHTTPServer", "AdaptiveExecutor()", "server.shutdown()"),
+        ("AdaptivePoolHTTPServer", "ThreadPoolExecutor()", "server.shutdown()"),
     ],
 )
-def test_a_loop_that_is_no_daemon_serves_on_after_the_main_thread(base: str, executor: str) -> None:
+def test_a_loop_that_is_no_daemon_serves_on_after_the_main_thread(base: str, executor: str, end: str) -> None:
     lines = output_of(
         f"""
         class Server({base}):
@@ -249,23 +221,7 @@ def test_a_loop_that_is_no_daemon_serves_on_after_the_main_thread(base: str, exe
         server = Server(("127.0.0.1", 0), Handler)
         def end():
             after_main()
-            server.shutdown()
-        threading.Thread(target=end, daemon=True).start()
-        threading.Thread(target=server.serve_forever).start()
-        """,
-        EXIT,
-    )
-    assert lines == ["served"] * 3
-
-
-@pytest.mark.skipif(STARTS_NO_THREAD, reason="the server could start no worker")
-def test_a_handler_may_end_a_loop_that_outlasts_the_main_thread() -> None:
-    lines = output_of(
-        """
-        server = AdaptivePoolTCPServer(("127.0.0.1", 0), Handler)
-        def end():
-            after_main()
-            asked(server, b"stop")
+            {end}
         def serve():
             server.serve_forever()
             server.server_close()

@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ebbpool._http import connection as connections
 from ebbpool._http import framing as framing
 from ebbpool._http import frontdoor
 from ebbpool._http import server as httpserver  # noqa: F401  (for its clock)
-from ebbpool._servers import waiting as pollers
-from ebbpool._servers.waiting import Bell
+from ebbpool._servers import accepting as pollers
+from ebbpool._servers.accepting import Bell
 from ebbpool._stdio import wait_for as wait_for
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 from support.common import TIMEOUT, Background, Gate
+from support.server import LOOPBACK
+from support.server import serving as served
 
 CLOSED = (ConnectionResetError, BrokenPipeError)
 
@@ -66,21 +68,14 @@ def gated(gate: Gate) -> type[Echo]:
 def serving(handler: Any, base: type = AdaptivePoolHTTPServer, /, **attributes: Any) -> Iterator[Any]:
     """Serve in a thread of its own until the end of the block; `attributes` are those of the class."""
     made: Any = type("Server", (base,), attributes)
-    with made(("127.0.0.1", 0), handler) as server:
-        loop = Background(lambda: server.serve_forever(0.05))
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            loop.join()
+    with served(made(LOOPBACK, handler)) as server:
+        yield server
 
 
-class Response:
-    def __init__(self, status: int, reason: str, headers: dict[str, str], body: bytes) -> None:
-        self.status = status
-        self.reason = reason
-        self.headers = headers
-        self.body = body
+class Response(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
 
 
 class Client:
@@ -101,11 +96,8 @@ class Client:
         lines = ["POST / HTTP/1.1", "Host: test", f"Content-Length: {len(body)}", *headers, "", ""]
         return self.send("\r\n".join(lines).encode() + body)
 
-    def line(self) -> bytes:
-        return self.file.readline()
-
     def response(self, *, to_head: bool = False) -> Response:
-        version, status, reason = self.file.readline().decode().split(" ", 2)
+        version, status, _ = self.file.readline().decode().split(" ", 2)
         assert version in ("HTTP/1.0", "HTTP/1.1")
         headers = {}
         while (line := self.file.readline().decode().rstrip("\r\n")) != "":
@@ -117,7 +109,7 @@ class Client:
             body = self.file.read(int(headers["content-length"]))
         else:
             body = self.file.read()
-        return Response(int(status), reason.strip(), headers, body)
+        return Response(int(status), headers, body)
 
     def body(self) -> bytes:
         answer = self.response()

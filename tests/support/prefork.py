@@ -287,16 +287,12 @@ class Site:
         self.signal(signal.SIGTERM)
         return self.status()
 
-    def nobody_is_left(self) -> bool:
-        """Tell whether the whole process group is gone, multiprocessing's helpers included."""
-        return not any(group == self.pid for _, group in processes())
-
     def clean_up(self) -> None:
         """Kill whatever there is of the process group; it is an error if that is needed after an orderly end."""
         orderly = self._process.poll() is not None
         try:
             if orderly:
-                eventually(self.nobody_is_left, self._story("processes were left behind"))
+                eventually(lambda: nobody_is_left(self.pid), self._story("processes were left behind"))
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -336,6 +332,11 @@ def processes() -> Iterator[tuple[int, int]]:
 
 def is_gone(pid: int) -> bool:
     return not any(pid == other for other, _ in processes())
+
+
+def nobody_is_left(group: int) -> bool:
+    """Tell whether a whole process group is gone, multiprocessing's helpers included."""
+    return not any(group == other for _, other in processes())
 
 
 def answer_on(connection: socket.socket) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from support.common import Background, environment, eventually
+from support.prefork import nobody_is_left
 
 PATIENCE = 40.0
 """Seconds that an interpreter may take to start, or to end, on a busy machine."""
@@ -84,18 +85,6 @@ def read_until(connection: socket.socket, end: bytes) -> bytes:
     return received
 
 
-def members(session: int) -> list[str]:
-    """Return the processes of a session, zombies aside; none where the platform does not tell."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            name, _, rest = path.read_text().rpartition(")")
-            state, _, _, own = rest.split()[:4]
-            if int(own) == session and state != "Z":
-                found.append(name)
-    return found
-
-
 def fill(pipe: Path) -> None:
     """Write into a named pipe, which somebody has open, until it takes no more."""
     # Opened anew, so that nobody else's end becomes non-blocking.
@@ -163,6 +152,6 @@ def serving(directory: Path, *arguments: str, **options: Any) -> Iterator[Served
         yield served
         if served.process.poll() is None:
             assert served.stop() == (0, ""), served.log
-        eventually(lambda: not members(served.process.pid), "no process is left")
+        eventually(lambda: nobody_is_left(served.process.pid), "no process is left")
         assert "Traceback" not in served.log, served.log
         assert "Warning" not in served.log, served.log

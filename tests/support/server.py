@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import socketserver
+import ssl
 import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 from ebbpool._servers import accepting as accepting
@@ -19,6 +22,7 @@ from ebbpool.socketserver import AdaptivePoolTCPServer
 from support.common import TIMEOUT, Gate
 
 LOOPBACK = ("127.0.0.1", 0)
+CERTIFICATE = Path(__file__).with_name("localhost.pem")
 
 
 @contextmanager
@@ -136,6 +140,43 @@ def made(handles: Any = Echo, /, **attributes: Any) -> Server:
     """Return a server of a class of its own, with the given attributes."""
     made_class: type[Server] = type("Server", (Server,), attributes)
     return made_class(LOOPBACK, handles)
+
+
+def over_tls(server: Any) -> Any:
+    """Return the server with its listener wrapped, as its users do it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    return server
+
+
+def tls_client(server: Any) -> ssl.SSLSocket:
+    """Return a connection after its handshake."""
+    context = ssl.create_default_context(cafile=CERTIFICATE)
+    plain = connect(server)
+    try:
+        return context.wrap_socket(plain, server_hostname="localhost")
+    except BaseException:
+        plain.close()
+        raise
+
+
+def failing_to_accept(base: Any) -> Any:
+    """Return a subclass that fails to accept with the given error, as often as told."""
+
+    class Failing(base):  # type: ignore[misc]
+        error = errno.EMFILE
+        failures = 0
+        attempts = 0
+
+        def get_request(self) -> Any:
+            self.attempts += 1
+            if self.failures:
+                self.failures -= 1
+                raise OSError(self.error, "out of something")
+            return super().get_request()
+
+    return Failing
 
 
 class Held:

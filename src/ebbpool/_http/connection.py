@@ -9,7 +9,7 @@ import tempfile
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbpool._http.framing import REQUEST_LINE, BadRequest, Head, RequestLimits, measure, skip_blank
+from ebbpool._http.framing import REQUEST_LINE, BadRequest, RequestLimits, measure, skip_blank
 from ebbpool._stdio import wait_for
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ class Connection(socket.socket):
     """
 
     address: Any
-    """The client's address."""
     limits: RequestLimits
-    """The limits for clients."""
     limit: float | None
     """Seconds that one operation of a handler may take; None for ever."""
 
@@ -65,22 +63,14 @@ class Connection(socket.socket):
 
     data: bytes | bytearray
     """The bytes that came and have not been dropped, from the first byte of the request line on."""
-    scanned: int
-    """How many of them have been searched for the end of the head."""
-    head: Head | None
-    """What the head says, once it has come, and until the request is handed over."""
+    head: Any
+    """What the head says, a `Head`; None until it has come."""
     position: int
-    """How far the handler has read in `data`."""
-    head_end: int
-    """Where the head ends in `data`: it is read apart from the body."""
+    """How far `data` has been searched for the end of the head; after that, how far the handler has read."""
     end: int
     """Where the request, as far as it has come, ends in `data`."""
     to_come: int
     """How many bytes of the request have not come yet, or `ENDLESS`."""
-    open_ended: bool
-    """Whether the handler may read past the end: what follows need not be a request."""
-    last: bool
-    """Whether no request may follow this one."""
     answered: bool
     """Whether something was sent since the request was handed over, interim responses not counted."""
     again: bool
@@ -99,10 +89,10 @@ class Connection(socket.socket):
         self.address = self.limit = self.room = self.head = None
         self.descriptor = -1
         self.data = b""
-        self.scanned = self.position = self.head_end = self.end = self.came = self.discarded = 0
+        self.position = self.end = self.came = self.discarded = 0
         self.to_come = ENDLESS
         self.since = self.waited = 0.0
-        self.polled = self.open_ended = self.last = self.answered = self.again = self.ended = False
+        self.polled = self.answered = self.again = self.ended = False
         default = super().gettimeout()
         if default is not None or not AT_ONCE or sys.platform != "linux":
             # On other systems than Linux an accepted socket may have its listener's O_NONBLOCK. With
@@ -122,20 +112,11 @@ class Connection(socket.socket):
     # For the loop and the worker.
 
     def receive(self, size: int = CHUNK) -> bytes:
-        """Receive what is there, without waiting.
-
-        Raises:
-            BlockingIOError: Nothing is there.
-            OSError: The connection is broken.
-        """
+        """Receive what is there; an OSError if nothing is, or the connection is broken."""
         return _receive(self, size, AT_ONCE)
 
     def post(self, data: bytes) -> None:
-        """Send what there is room for, without waiting.
-
-        Raises:
-            OSError: The connection is broken, or there is no room at all.
-        """
+        """Send what there is room for; an OSError if there is none, or the connection is broken."""
         _send(self, data, AT_ONCE)
 
     def ready(self, patient: bool = True) -> bool:
@@ -153,12 +134,12 @@ class Connection(socket.socket):
                 blank = skip_blank(self.data)
                 if blank:
                     self.data = self.data[blank:]
-                    self.scanned = 0
+                    self.position = 0
             if not self.data:
                 return False
-            head = self.head = measure(self.data, self.scanned, self.limits.max_header_size)
+            head = self.head = measure(self.data, self.position, self.limits.max_header_size)
             if head is None:
-                self.scanned = len(self.data)
+                self.position = len(self.data)
                 return False
         came = len(self.data)
         if head.length is None:
@@ -171,13 +152,9 @@ class Connection(socket.socket):
             self.end = min(whole, came)
             self.to_come = whole - self.end
         self.data = bytes(self.data)
-        self.position = self.scanned = self.came = 0
-        self.head_end = head.size
-        self.open_ended = head.open_ended
-        self.last = head.last
+        self.position = self.came = 0
         self.answered = self.again = False
         self.waited = 0.0
-        self.head = None
         return True
 
     def advance(self) -> bool:
@@ -185,7 +162,8 @@ class Connection(socket.socket):
         if not self.again:
             return False
         self.data = self.data[self.end :]
-        self.position = self.end = self.head_end = 0
+        self.head = None
+        self.position = self.end = 0
         try:
             return bool(self.data) and self.ready()
         except BadRequest:
@@ -194,7 +172,7 @@ class Connection(socket.socket):
 
     def unread(self) -> bool:
         """Return whether the client may still be sending, so that a close would destroy the response on its way."""
-        return (self.to_come != 0 or self.last) and not self.ended
+        return (self.to_come != 0 or self.head.last) and not self.ended
 
     # For handlers.
 
@@ -205,7 +183,8 @@ class Connection(socket.socket):
         return super().makefile(mode, buffering, **options)
 
     def take(self, size: int) -> bytes:
-        stop = self.head_end if self.position < self.head_end else self.end
+        # The head is read apart from the body, which may be read in another way.
+        stop = self.head.size if self.position < self.head.size else self.end
         found = bytes(self.data[self.position : min(stop, self.position + size)])
         self.position += len(found)
         return found
@@ -213,16 +192,15 @@ class Connection(socket.socket):
     def leave_frame(self) -> bool:
         """Make all bytes that came readable without regard to requests; return whether there are any."""
         self.to_come = ENDLESS
-        self.head_end = 0
         self.end = len(self.data)
         return self.position < self.end
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
         """Receive from the first unread byte of the request on; no other request follows on the connection then."""
         if self.leave_frame():
-            found = self.take(size)
-            if flags & socket.MSG_PEEK:
-                self.position -= len(found)
+            found = bytes(self.data[self.position : self.position + size])
+            if not flags & socket.MSG_PEEK:
+                self.position += len(found)
             return found
         taken: bytes = self._patiently(_receive, False, size, flags | AT_ONCE)
         return taken
@@ -242,22 +220,10 @@ class Connection(socket.socket):
         Raises:
             TimeoutError: Nothing came in time, or too little.
         """
-        while True:
-            try:
-                count = _receive_into(self, view, 0, AT_ONCE)
-            except BlockingIOError:
-                patience = self.limit
-                if patience == 0:
-                    raise
-                if patience is not None and not (self.open_ended and self.to_come == ENDLESS):
-                    patience += self.came / LEAST_RATE - self.waited
-                begun = monotonic()
-                if (patience is not None and patience <= 0) or not wait_for(self, False, patience):
-                    raise TimeoutError("timed out") from None
-                self.waited += monotonic() - begun
-            else:
-                self.came += count
-                return count
+        in_all = not (self.head.open_ended and self.to_come == ENDLESS)
+        count: int = self._patiently(_receive_into, False, view, 0, AT_ONCE, in_all=in_all)
+        self.came += count
+        return count
 
     def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
         if not self.answered:
@@ -300,15 +266,21 @@ class Connection(socket.socket):
             if AT_ONCE and self.fileno() >= 0:
                 super().settimeout(None)
 
-    def _patiently(self, operation: Callable[..., Any], writing: bool, *args: Any) -> Any:
+    def _patiently(self, operation: Callable[..., Any], writing: bool, *args: Any, in_all: bool = False) -> Any:
         while True:
             try:
                 return operation(self, *args)
             except BlockingIOError:
-                if self.limit == 0:
+                patience = self.limit
+                if patience == 0:
                     raise
-                if not wait_for(self, writing, self.limit):
+                if in_all and patience is not None:
+                    patience += self.came / LEAST_RATE - self.waited
+                begun = monotonic()
+                if (patience is not None and patience <= 0) or not wait_for(self, writing, patience):
                     raise TimeoutError("timed out") from None
+                if in_all:
+                    self.waited += monotonic() - begun
 
     def settimeout(self, value: float | None, /) -> None:
         if value is not None and not value >= 0:
@@ -349,7 +321,7 @@ class RequestFile(io.BufferedReader):
         connection = self._connection
         if size == REQUEST_LINE and connection.answered and not self.closed:
             # What is unread of this request is dropped, if it is here.
-            connection.again = not (connection.last or connection.to_come)
+            connection.again = not (connection.head.last or connection.to_come)
             return b""
         return _readline(self, size)
 
@@ -375,7 +347,7 @@ class RequestBytes(io.RawIOBase):
         connection = self._connection
         if self._copy is not None and (count := self._copy.readinto(buffer)):
             return count
-        if not connection.to_come and connection.position == connection.end and connection.open_ended:
+        if not connection.to_come and connection.position == connection.end and connection.head.open_ended:
             # From here on the connection carries no requests.
             connection.leave_frame()
         size = len(buffer)

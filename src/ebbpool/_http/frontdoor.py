@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._servers.accepting import LOGGER
-from ebbpool._servers.waiting import LONGEST, Bell, Door, SelectorPoller
+from ebbpool._servers.accepting import DRAINED, LOGGER, LONGEST, Bell, Door, SelectorPoller, turn_away
 
 if TYPE_CHECKING:
     from ebbpool._servers.mixin import AdaptivePoolMixIn
@@ -32,8 +31,6 @@ GRACE: Final = 1.0
 MOST_BUFFERED: Final = 64 << 20
 """Once requests whose bodies are waited for have so many bytes together, no further body is waited for."""
 FIRST_READ: Final = 16384
-READS: Final = 16
-"""How many reads in a row at most from a connection that lingers."""
 
 
 @dataclass(eq=False)
@@ -67,8 +64,7 @@ class FrontDoor(Door):
         poller: SelectorPoller | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        super().__init__(poller, clock)
-        self._host = host
+        super().__init__(host, poller, clock)
         self._limits = limits
         self.reading = Room(limits.header_timeout)
         self.filling = Room(limits.body_timeout)
@@ -140,15 +136,20 @@ class FrontDoor(Door):
 
     # Accepting.
 
-    def admit(self, connection: Connection, client_address: Any) -> None:
+    def take_in(self, request: Any, client_address: Any) -> None:
         """Read the first request of a connection that was accepted."""
+        connection = Connection.adopt(request) if type(request) is socket.socket else request
+        if not isinstance(connection, Connection):
+            # It is of another kind, which only a worker can read from.
+            super().take_in(connection, client_address)
+            return
         connection.address = client_address
         connection.limits = self._limits
         if self._enter(connection, self.reading):
             self._read(connection)
 
     def shed(self) -> bool:
-        """Close the connection that matters least, the oldest of its kind; return whether there was one."""
+        """Close the connection that matters least, the oldest of its kind."""
         for room in (self.idle, self.lingering, self.reading, self.filling):
             # A request may still be on its way to a connection that has just been accepted.
             spared = self._now - GRACE if room in (self.reading, self.filling) else math.inf
@@ -217,7 +218,7 @@ class FrontDoor(Door):
         self._host._guarded(self._host.process_request, connection, connection.address)
 
     def _discard(self, connection: Connection) -> None:
-        for _ in range(READS):
+        for _ in range(DRAINED):
             chunk = connection.receive()
             connection.discarded += len(chunk)
             if not chunk or connection.discarded > LINGER_BYTES:
@@ -325,9 +326,7 @@ class FrontDoor(Door):
                     connection.shutdown(socket.SHUT_WR)
                     if self._take_back(connection, self.lingering):
                         return
-                    for _ in range(READS):
-                        if not connection.receive():
-                            break
+                turn_away(connection)
         self._shut_down(connection)
 
     def _sends_on(self, connection: Connection) -> bool:

@@ -15,8 +15,8 @@ from ebbpool._checks import seconds, whole
 from ebbpool._http.connection import Connection
 from ebbpool._http.framing import RequestLimits, response
 from ebbpool._http.frontdoor import FrontDoor
+from ebbpool._servers.accepting import Door
 from ebbpool._servers.mixin import AdaptivePoolMixIn
-from ebbpool._servers.waiting import Door
 
 
 class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
@@ -126,19 +126,6 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         if self._door is None:
             self._door = FrontDoor(self, self._limits)
         return self._door
-
-    def _make_room(self) -> bool:
-        return self._door is not None and self._door.shed()
-
-    def _take_in(self, request: Any, client_address: Any) -> None:
-        door = self._door
-        if door is not None and type(request) is socket.socket:
-            request = Connection.adopt(request)
-        if door is not None and isinstance(request, Connection):
-            door.admit(request, client_address)
-        else:
-            # TLS, or something else that only a worker can read from.
-            super()._take_in(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Handle one request, in a worker, or several that came at once, and give the connection back.

@@ -74,13 +74,6 @@ def _bound(listener: socket.socket, name: str) -> socket.socket:
     return listener
 
 
-def shown(listener: socket.socket) -> str:
-    name = listener.getsockname()
-    if not isinstance(name, tuple):
-        return UNIX + os.fsdecode(name)
-    return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
-
-
 class Listeners:
     """The listening sockets of one server, opened once and kept until `close`.
 
@@ -127,7 +120,10 @@ class Listeners:
     @property
     def shown(self) -> str:
         """The address, with the port that the system chose if none was given."""
-        return shown(self._first)
+        name = self._first.getsockname()
+        if not isinstance(name, tuple):
+            return UNIX + os.fsdecode(name)
+        return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
     def of(self, number: int) -> socket.socket:
         """Return the socket that child `number` listens on.

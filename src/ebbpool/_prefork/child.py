@@ -26,7 +26,7 @@ from ebbpool._stdio import flush_or_discard, last_words, unhindered, wait_for
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
 
-# What a child says is lines: one of these words, or what its reporter wrote. What it hears is a byte.
+# What a child says is lines: one of these words, or what its reporter wrote. The end of what it hears is what stops it.
 READY: Final = b"ready"
 BEAT: Final = b"beat"
 LEAVING: Final = b"leaving"
@@ -34,7 +34,6 @@ PIECE: Final = 2048
 """How many bytes are sent at once: a line with room has room for as many."""
 ROOM: Final = 1.0
 """Seconds to wait for room."""
-STOP: Final = b"s"
 
 LONGEST_WAIT: Final = 3600.0 if os.name == "posix" else 1.0
 """Seconds; the system's calls that wait refuse some days, and elsewhere than on POSIX no signal ends them."""
@@ -47,8 +46,6 @@ REPORT_INTERVAL: Final = 1.0
 
 Reporter: TypeAlias = Callable[[], Callable[[], bytes]]
 """Picklable; called in the child, it returns what writes a report, one line without its end, in any thread."""
-Terms: TypeAlias = tuple[Limits, Reporter | None]
-"""Under which a child works."""
 
 
 class Server(Protocol):
@@ -81,8 +78,9 @@ class Child:
     number: int
     stopping: threading.Event
 
-    def __init__(self, listener: socket.socket, number: int, line: socket.socket, terms: Terms) -> None:
-        limits, reporter = terms
+    def __init__(
+        self, listener: socket.socket, number: int, line: socket.socket, limits: Limits, reporter: Reporter | None
+    ) -> None:
         self.listener = listener
         self.number = number
         self._line = line
@@ -194,10 +192,7 @@ class Child:
     def _must_stop(self, source: object) -> bool:
         if source is not self._line:
             return signal.SIGTERM in self._signals.received()
-        with contextlib.suppress(OSError):
-            if self._line.recv(1):
-                return True
-        # The parent is gone. SIGTERM tells code that has a handler of its own for that.
+        # The parent has ended the line, or is gone. SIGTERM tells code that has a handler of its own for that.
         if os.name == "posix":
             ident = threading.main_thread().ident
             assert ident is not None
@@ -275,11 +270,16 @@ def _call(callback: Callable[[], object]) -> None:
 
 
 def main(
-    serve: Callable[[Child], object], terms: Terms, listener: socket.socket, number: int, line: socket.socket
+    serve: Callable[[Child], object],
+    limits: Limits,
+    reporter: Reporter | None,
+    listener: socket.socket,
+    number: int,
+    line: socket.socket,
 ) -> None:
     """Run one child, in its main thread, from its start to its end."""
     with unhindered():
-        child = Child(listener, number, line, terms)
+        child = Child(listener, number, line, limits, reporter)
         child._begin()
         try:
             if not child.stopping.is_set():

@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 from typing import Any, Final, TypeAlias
 
 from ebbpool._prefork.bind import Listeners
-from ebbpool._prefork.child import BEAT, LEAVING, LONGEST_WAIT, READY, STOP, log
+from ebbpool._prefork.child import BEAT, LEAVING, LONGEST_WAIT, READY, log
 from ebbpool._prefork.makers import Spawner, Template, Work
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
 from ebbpool._prefork.watchdog import Limits, Watchdog
@@ -204,12 +204,8 @@ class Parent:
         self._learn()
 
     def stop(self, serial: int) -> None:
-        child = self._processes[serial]
         with contextlib.suppress(OSError):
-            child.line.send(STOP)
-        if child.pid is not None and os.name == "posix":
-            with contextlib.suppress(OSError):
-                os.kill(child.pid, signal.SIGTERM)
+            self._processes[serial].line.shutdown(socket.SHUT_WR)
 
     def kill(self, serial: int) -> None:
         self._end(self._processes[serial])

@@ -1,15 +1,18 @@
-"""How a server accepts: how many at once, how long it waits when the system has run out of something, what it logs."""
+"""What the loop of a server waits at; how many it accepts at once, how long it pauses, and what it logs."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import logging
+import select
+import selectors
 import socket
+import sys
 from collections.abc import Callable
 from math import inf
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 LOGGER: Final = logging.getLogger("ebbpool.socketserver")
 
@@ -31,9 +34,11 @@ FIRST_BACK_OFF = 0.01
 """Seconds without an attempt to accept when the system runs out of something; doubled each time that this goes on."""
 LAST_BACK_OFF: Final = 1.0
 DRAINED: Final = 16
-"""How many reads at most from a connection that is refused."""
+"""How many reads in a row at most from a connection that was refused, or answered early."""
 QUIET: Final = 1.0
 """Least seconds between two log lines about the same trouble."""
+LONGEST: Final = 1.0
+"""Seconds after which a wait ends though nothing has happened."""
 
 
 class Naps:
@@ -136,3 +141,188 @@ def turn_away(connection: socket.socket, answer: bytes = b"") -> None:
         for _ in range(DRAINED):
             if not connection.recv(1 << 16):
                 break
+
+
+class Bell:
+    """A pair of sockets that ends a wait: `ear` becomes readable when somebody rings."""
+
+    def __init__(self) -> None:
+        self.ear, self._clapper = socket.socketpair()
+        self.ear.setblocking(False)
+        self._clapper.setblocking(False)
+
+    def ring(self) -> None:
+        """End a wait that is under way, or the next one; any thread."""
+        # An error means that it has been rung often enough, or is closed.
+        with contextlib.suppress(OSError):
+            self._clapper.send(b"\0")
+
+    def hear(self) -> None:
+        """Make `ear` silent again."""
+        with contextlib.suppress(BlockingIOError):
+            while len(self.ear.recv(4096)) == 4096:
+                pass
+
+    def close(self) -> None:
+        self.ear.close()
+        self._clapper.close()
+
+
+class SelectorPoller:
+    """The poller for all systems: `selectors`, which only one thread may use.
+
+    A connection is reported once, and then has to be armed again. It has the number that it was armed under as
+    `descriptor`, and whether the poller knows that as `polled`.
+
+    Attributes:
+        shared: Whether any thread may call `arm`; if not, only the one that calls `wait`.
+    """
+
+    shared = False
+
+    def __init__(self) -> None:
+        self._system: Any = selectors.DefaultSelector()
+
+    def watch(self, descriptor: int) -> None:
+        """Report a descriptor whenever it can be read; one that is watched already stays so."""
+        # It may have been the descriptor of a connection that other code closed.
+        self.forget(descriptor)
+        self._system.register(descriptor, selectors.EVENT_READ)
+
+    def forget(self, descriptor: int) -> None:
+        """End `watch`; harmless for one that is not watched, or closed."""
+        if descriptor in self._system.get_map():
+            self._system.unregister(descriptor)
+
+    def arm(self, connection: Any) -> None:
+        """Report a connection once, when it can be read or is broken."""
+        if not connection.polled:
+            self._system.register(connection.fileno(), selectors.EVENT_READ, connection)
+            connection.polled = True
+
+    def drop(self, connection: Any) -> None:
+        """End `arm`, before the connection is closed or lent; in the thread that waits."""
+        if connection.polled:
+            connection.polled = False
+            # Other code may have closed the connection, and its descriptor may be another one's by now.
+            key = self._system.get_map().get(connection.descriptor)
+            if key is not None and key.data is connection:
+                self._system.unregister(connection.descriptor)
+
+    def wait(self, timeout: float) -> list[int]:
+        try:
+            found = [key for key, _ in self._system.select(timeout)]
+        except (OSError, ValueError):
+            # Some systems cannot wait for a socket that other code closed.
+            found = [key for key in self._system.get_map().values() if key.data and key.data.fileno() < 0]
+            if not found:
+                raise
+        for key in found:
+            if key.data is not None:
+                self.drop(key.data)
+        return [key.fd for key in found]
+
+    def close(self) -> None:
+        self._system.close()
+
+
+if sys.platform == "linux":
+
+    class EpollPoller(SelectorPoller):
+        """The kernel's list of descriptors: any thread may add to it while another waits, without waking that one.
+
+        A connection is armed for one event. Once reported it is disarmed, and need not be taken off the list when it is
+        lent to a worker, which saves a system call.
+        """
+
+        shared = True
+
+        def __init__(self) -> None:
+            self._system = select.epoll()
+
+        def watch(self, descriptor: int) -> None:
+            with contextlib.suppress(FileExistsError):
+                self._system.register(descriptor, select.EPOLLIN)
+
+        def forget(self, descriptor: int) -> None:
+            with contextlib.suppress(OSError, ValueError):
+                self._system.unregister(descriptor)
+
+        def arm(self, connection: Any) -> None:
+            change = self._system.modify if connection.polled else self._system.register
+            connection.polled = True
+            change(connection.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+
+        def drop(self, connection: Any) -> None:
+            # Closing takes it off the list. A child process that shares it may keep it there, but for one event only.
+            pass
+
+        def wait(self, timeout: float) -> list[int]:
+            return [descriptor for descriptor, _ in self._system.poll(timeout)]
+
+
+def make_poller() -> SelectorPoller:
+    return EpollPoller() if sys.platform == "linux" else SelectorPoller()
+
+
+class Door:
+    """Where the loop of the server `host` waits for connections. Only the thread that runs it may use this."""
+
+    keeps = False
+    """Whether it has connections of its own, for which the loop goes on without a listener, and accepts at its end."""
+
+    def __init__(self, host: Any, poller: SelectorPoller | None = None, clock: Callable[[], float] = monotonic) -> None:
+        self._host = host
+        self._poller = make_poller() if poller is None else poller
+        self._clock = clock
+        self.shortage = Shortage(clock)
+        self.naps = Naps(clock)
+        self._listener = -1
+        self._bell: Bell
+        self._resume = 0.0
+
+    def open(self, listener: int, bell: Bell) -> None:
+        """Begin to wait for connections at the descriptor `listener`; `bell` ends a wait."""
+        self._listener = listener
+        self._bell = bell
+        self._poller.watch(listener)
+        self._poller.watch(bell.ear.fileno())
+
+    def shut(self) -> None:
+        """End `open`."""
+        self._poller.close()
+
+    def turn(self, timeout: float | None = None) -> bool:
+        """Wait up to `timeout` seconds, a second at most; return whether there may be connections to accept."""
+        return self._listener in self._wait(LONGEST if timeout is None else timeout)
+
+    def admit(self, request: Any, client_address: Any) -> None:
+        """Take in a connection that was accepted, or shut it down if it is not verified."""
+        if self._host.verify_request(request, client_address):
+            self.take_in(request, client_address)
+        else:
+            self._host.shutdown_request(request)
+
+    def take_in(self, request: Any, client_address: Any) -> None:
+        self._host.process_request(request, client_address)
+
+    def shed(self) -> bool:
+        """Close a connection, for want of what the system needs for another one; return whether there was one."""
+        return False
+
+    def rest(self, error: OSError, progress: bool) -> None:
+        """Do not wait for connections for a while, because the system lacks what one needs."""
+        self._resume = self._clock() + self.shortage.met(error, progress)
+        self._poller.forget(self._listener)
+
+    def _wait(self, timeout: float) -> list[int]:
+        if self._resume:
+            left = self._resume - self._clock()
+            timeout = min(timeout, left)
+            if left <= 0:
+                self._resume = 0.0
+                self._poller.watch(self._listener)
+        ready = self._poller.wait(min(max(0.0, timeout), LONGEST))
+        if self._bell.ear.fileno() in ready:
+            self._bell.hear()
+        return ready

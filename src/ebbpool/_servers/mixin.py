@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from ebbpool._checks import time_limit, waiting_limit
 from ebbpool._interpreter import GIL_ENABLED
-from ebbpool._pool import lifecycle
+from ebbpool._servers import serve_loop
 from ebbpool._servers.accepting import (
     ACCEPTS,
     EXHAUSTED,
     LOGGER,
     NAP,
     SHARED_ACCEPTS,
-    Naps,
-    Shortage,
+    Door,
     turn_away,
 )
 from ebbpool._servers.handlers import Handlers
 from ebbpool._servers.serve_loop import Loop
-from ebbpool._servers.waiting import Door
 from ebbpool._stdio import flush_or_discard
 from ebbpool.executor import AdaptiveExecutor
 
@@ -43,18 +41,6 @@ else:
 
 _INHERITED = sys.platform != "linux"
 """Whether an accepted socket may have its listener's O_NONBLOCK."""
-
-
-_forks = 0
-"""How many forks this process has been through since the interpreter's start."""
-
-
-def _forked() -> None:
-    global _forks
-    _forks += 1
-
-
-lifecycle.after_fork(_forked)
 
 
 class AdaptivePoolMixIn(_Base):
@@ -145,14 +131,6 @@ class AdaptivePoolMixIn(_Base):
         if not isinstance(executor, Executor):
             raise TypeError(f"executor must be a concurrent.futures.Executor or None, not {executor!r}")
         return Handlers(executor, False, weakref.WeakMethod(self._lost))
-
-    @functools.cached_property
-    def _shortage(self) -> Shortage:
-        return Shortage()
-
-    @functools.cached_property
-    def _naps(self) -> Naps:
-        return Naps()
 
     @property
     def _loop(self) -> Loop:
@@ -259,7 +237,7 @@ class AdaptivePoolMixIn(_Base):
 
     def _entrance(self) -> Door:
         """Return where the loop waits for connections."""
-        return Door()
+        return Door(self)
 
     def shutdown(self) -> None:
         """End `serve_forever` and wait for its end, unless its own thread calls this; handlers run on."""
@@ -282,46 +260,33 @@ class AdaptivePoolMixIn(_Base):
                 except OSError as error:
                     if error.errno not in EXHAUSTED:
                         break
-                    if not self._make_room():
+                    if not door.shed():
                         short = True
-                        door.rest(self._shortage.met(error, count > 0))
+                        door.rest(error, count > 0)
                         break
                 if one_by_one:
-                    self._hand_over(accepted)
+                    self._hand_over(accepted, door)
                     if self._loop.stopping and not door.keeps:
                         break
         finally:
-            self._hand_over(accepted)
+            self._hand_over(accepted, door)
         if not short:
-            self._shortage.over()
-        if GIL_ENABLED and not door.keeps and self._naps.due_after(count):
+            door.shortage.over()
+        if GIL_ENABLED and not door.keeps and door.naps.due_after(count):
             # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
 
-    def _make_room(self) -> bool:
-        """Close a connection, for want of what the system needs for another one; return whether there was one."""
-        return False
-
-    def _hand_over(self, accepted: list[tuple[Any, Any]]) -> None:
+    def _hand_over(self, accepted: list[tuple[Any, Any]], door: Door) -> None:
         try:
             while accepted:
                 request, client_address = accepted.pop(0)
                 if _INHERITED and isinstance(request, socket.socket) and request.gettimeout() is None:
                     request.setblocking(True)
-                self._guarded(self._admit, request, client_address)
+                self._guarded(door.admit, request, client_address)
         finally:
             if accepted:
                 # An error that ends the loop must not lose the other connections that were accepted.
-                self._hand_over(accepted)
-
-    def _admit(self, request: Any, client_address: Any) -> None:
-        if self.verify_request(request, client_address):
-            self._take_in(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def _take_in(self, request: Any, client_address: Any) -> None:
-        self.process_request(request, client_address)
+                self._hand_over(accepted, door)
 
     def _guarded(self, hook: Callable[[Any, Any], object], request: Any, client_address: Any) -> None:
         """Call a hook in the loop's thread; an exception costs its connection alone."""
@@ -349,7 +314,7 @@ class AdaptivePoolMixIn(_Base):
 
     def _handle(self, request: Any, client_address: Any) -> bool:
         """Have the handler handle a request, in a worker; return whether nothing was raised."""
-        forks = _forks
+        forks = serve_loop.forks
         try:
             if not self._deferred or self._shook_hands(request):
                 self.finish_request(request, client_address)
@@ -358,7 +323,7 @@ class AdaptivePoolMixIn(_Base):
             self._failed(request, client_address)
             return False
         finally:
-            if forks != _forks:
+            if forks != serve_loop.forks:
                 # A process that a handler has forked and not ended: only the parent answers the client, and serves.
                 flush_or_discard(sys.stdout, sys.stderr)
                 os._exit(0)

@@ -9,7 +9,7 @@ from time import monotonic
 from ebbpool._frames import is_joined
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
-from ebbpool._servers.waiting import Bell
+from ebbpool._servers.accepting import Bell
 
 START_UP = 1.0
 """Seconds that a thread has, once the main thread has ended, to begin the loop for which it was started."""
@@ -135,7 +135,13 @@ def _outlast() -> None:
             loop.tell()
 
 
+forks = 0
+"""How many forks this process has been through since the interpreter's start."""
+
+
 def _forked() -> None:
+    global forks
+    forks += 1
     # Of all threads only the calling one exists in the child.
     for loop in _known():
         loop.threads.intersection_update({threading.current_thread()})

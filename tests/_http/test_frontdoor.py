@@ -1,50 +1,66 @@
-"""What the HTTP server does not put up with: slow and large requests, too many of them, too few descriptors."""
+"""The front door: slow and large requests, too many of them, too few descriptors; what waits for connections."""
 
 from __future__ import annotations
 
 import errno
 import logging
+import math
+import select
+import selectors
 import socket
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import pytest
 from support.common import LONG, TIMEOUT, Background, Gate, eventually, no_collector
-from support.httpserver import CLOSED, Client, Echo, connections, frontdoor, gated, pollers, porter, serving
+from support.httpserver import (
+    CLOSED,
+    Bell,
+    Client,
+    Echo,
+    connections,
+    frontdoor,
+    gated,
+    pollers,
+    porter,
+    serving,
+    wait_for,
+)
+from support.server import failing_to_accept
 
 from ebbpool import AdaptiveExecutor
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
-@pytest.fixture(params=["best", "portable"])
-def poller(request: pytest.FixtureRequest) -> Any:
-    return pollers.make_poller() if request.param == "best" else pollers.SelectorPoller()
+@pytest.fixture(params=["best", "portable", "select"])
+def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    if request.param == "select":
+        monkeypatch.setattr(selectors, "DefaultSelector", selectors.SelectSelector)
+    made = pollers.make_poller() if request.param == "best" else pollers.SelectorPoller()
+    yield made
+    made.close()
 
 
-def test_a_slow_head_is_answered_408_by_the_clock(poller: Any) -> None:
-    with porter(Echo, poller, header_timeout=10) as keeper, Client(keeper.server) as client:
-        keeper.hold(keeper.door.reading, 1)
+def test_a_slow_head_is_answered_408_by_the_clock_and_silence_by_silence(poller: Any) -> None:
+    with (
+        porter(Echo, poller, header_timeout=10) as keeper,
+        Client(keeper.server) as client,
+        Client(keeper.server) as silent,
+    ):
+        keeper.hold(keeper.door.reading, 2)
         for byte in b"GET / HTT":
             client.send(bytes([byte]))
             connection = keeper.oldest(keeper.door.reading)
             keeper.until(lambda: connection.data.endswith(bytes([byte])))  # noqa: B023  (used at once)
             keeper.pass_time(1)
         keeper.pass_time(0.9)
-        assert len(keeper.door.reading.held) == 1
+        assert len(keeper.door.reading.held) == 2
         keeper.pass_time(0.5)
         assert not keeper.door.reading.held
         assert keeper.answer(client).status == 408
-        assert keeper.end(client)
+        assert keeper.end(client) and keeper.end(silent)
         assert keeper.server.pool_handlers.executor.stats().submitted == 0
-
-
-def test_a_client_that_sends_nothing_is_dropped_in_silence(poller: Any) -> None:
-    with porter(Echo, poller, header_timeout=10) as keeper, Client(keeper.server) as client:
-        keeper.hold(keeper.door.reading, 1)
-        keeper.pass_time(9.9)
-        assert len(keeper.door.reading.held) == 1
-        keeper.pass_time(0.5)
-        assert keeper.end(client)
 
 
 def test_a_slow_body_is_answered_408_by_the_clock(poller: Any) -> None:
@@ -219,8 +235,10 @@ def test_a_client_is_told_to_wait_as_long_as_the_queue_is(way: str, least: int, 
         eventually(lambda: pool.stats().queued == 1)
         if way == "cancelled":
             pool.shutdown(wait=False, cancel_futures=True)
-        response = (second if way == "cancelled" else third.get()).response()
+        client = second if way == "cancelled" else third.get()
+        response = client.response()
         assert (response.status, response.headers["retry-after"]) == (503, told)
+        assert client.ended() and len(server.pool_handlers) == (1 if way == "cancelled" else 2)
         gate.open()
         assert first.body() == b"/wait"
 
@@ -249,27 +267,13 @@ def test_an_executor_that_was_shut_down_refuses(caplog: pytest.LogCaptureFixture
         assert client.ended()
 
 
-class Scarce(AdaptivePoolHTTPServer):
-    """Has no descriptor for a connection when told so."""
-
-    scarce = 0
-    attempts = 0
-
-    def get_request(self) -> Any:
-        self.attempts += 1
-        if self.scarce > 0:
-            self.scarce -= 1
-            raise OSError(errno.EMFILE, "Too many open files")
-        return super().get_request()
-
-
 def test_without_descriptors_the_longest_idle_connection_goes(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING), serving(Echo, Scarce) as server:
+    with caplog.at_level(logging.WARNING), serving(Echo, failing_to_accept(AdaptivePoolHTTPServer)) as server:
         clients = [Client(server) for _ in range(3)]
         for count, client in enumerate(clients, 1):
             assert client.get().body() == b"/"
             eventually(lambda: len(server._door.idle.held) == count)  # noqa: B023  (used at once)
-        server.scarce = 2
+        server.failures = 2
         with Client(server) as client:
             assert client.get("/new").body() == b"/new"
         assert clients[0].ended() and clients[1].ended()
@@ -360,3 +364,155 @@ def test_a_loop_that_sleeps_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> No
         for _, other in pairs:
             other.close()
         keeper.hold(door.idle, 0)
+
+
+# What waits for connections, some of which are closed behind its back.
+
+
+def other_is_idle(room: Any) -> bool:
+    return any(held.fileno() >= 0 for held in room.held.values())
+
+
+def test_a_connection_that_somebody_closes_while_it_is_idle(poller: Any) -> None:
+    with porter(Echo, poller, idle_timeout=60) as keeper:
+        with Client(keeper.server) as client, Client(keeper.server) as other:
+            for count, each in enumerate((client, other), 1):
+                assert keeper.answer(each.get()).body == b"/"
+                keeper.hold(keeper.door.idle, count)
+            keeper.oldest(keeper.door.idle).close()
+            assert keeper.end(client)
+            assert keeper.answer(other.get("/b")).body == b"/b"
+            keeper.until(lambda: other_is_idle(keeper.door.idle))
+            keeper.pass_time(61)
+            assert keeper.end(other)
+        assert not keeper.door._held and not keeper.door.idle.held
+
+
+def test_a_descriptor_that_was_closed_and_is_used_again(poller: Any) -> None:
+    # What the collector closes could be the descriptor that is used again.
+    with no_collector(), porter(Echo, poller, idle_timeout=60) as keeper, Client(keeper.server) as old:
+        door = keeper.door
+        assert keeper.answer(old.get()).body == b"/"
+        keeper.hold(door.idle, 1)
+        lost = keeper.oldest(door.idle)
+        descriptor = lost.fileno()
+        with Client(keeper.server) as new:
+            # As a stray timer does it.
+            lost.close()
+            keeper.hold(door.reading, 1)
+            assert keeper.oldest(door.reading).fileno() == descriptor
+            assert not door.idle.held
+            for _ in range(3):
+                assert keeper.answer(new.get("/new")).body == b"/new"
+            keeper.hold(door.idle, 1)
+            keeper.pass_time(61)
+            assert keeper.end(new)
+        assert not door._held
+
+
+def test_a_connection_that_is_closed_while_it_goes_back(poller: Any) -> None:
+    with porter(Echo, poller) as keeper, Client(keeper.server) as client:
+        door = keeper.door
+        keeper.hold(door.reading, 1)
+        connection = keeper.oldest(door.reading)
+        door._leave(connection)
+        door._poller.drop(connection)
+        connection.again = True
+        door.give_back(connection)
+        connection.close()
+        door.turn(0)
+        assert not door._held and not door.idle.held
+        assert keeper.end(client)
+        connection.again = True
+        # Nor is it armed if that has happened already.
+        door._arm(connection)
+        assert not door._take_back(connection, door.idle) or not poller.shared
+        door._returned.clear()
+
+
+def test_a_selector_that_fails_otherwise_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = pollers.SelectorPoller()
+
+    def failing(_: float) -> Any:
+        raise OSError("broken")
+
+    monkeypatch.setattr(made._system, "select", failing)
+    with pytest.raises(OSError, match="broken"):
+        made.wait(0)
+    made.close()
+
+
+def failing(*_: object) -> Any:
+    raise OSError(errno.ENOMEM, "no room")
+
+
+def test_a_poller_that_takes_no_more(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = pollers.make_poller()
+    with porter(Echo, made) as keeper:
+        monkeypatch.setattr(made, "arm", failing)
+        with Client(keeper.server) as waiting, caplog.at_level(logging.WARNING):
+            assert keeper.end(waiting)
+        assert "cannot watch the connection from" in caplog.text
+        with Client(keeper.server) as client:
+            # Its request is there when it is accepted; only then its connection cannot be kept.
+            assert keeper.answer(client.get()).body == b"/"
+            assert keeper.end(client)
+        monkeypatch.undo()
+        with Client(keeper.server) as client:
+            assert keeper.answer(client.get()).body == b"/"
+
+
+def test_a_bell_that_was_rung_often() -> None:
+    bell = Bell()
+    for times in (100_000, 1):
+        for _ in range(times):
+            bell.ring()
+        assert wait_for(bell.ear, False, 0)
+        bell.hear()
+        assert not wait_for(bell.ear, False, 0)
+    bell.close()
+    bell.ring()
+
+
+def test_watching_twice_and_forgetting_twice() -> None:
+    for made in (pollers.make_poller(), pollers.SelectorPoller()):
+        one, other = socket.socketpair()
+        with one, other:
+            one.send(b"x")
+            for _ in range(2):
+                made.watch(other.fileno())
+            assert made.wait(0) == made.wait(0) == [other.fileno()]
+            for _ in range(2):
+                made.forget(other.fileno())
+            assert made.wait(0) == []
+        made.close()
+
+
+def test_a_wait_longer_than_the_system_can_and_a_system_without_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert wait_for(one, True, 1e300)
+        monkeypatch.delattr(select, "poll", raising=False)
+        assert not wait_for(one, False, 0)
+        assert wait_for(one, True, math.inf)
+        waiting = Background(lambda: wait_for(one, False, None))
+        other.send(b"x")
+        assert waiting.join()
+
+
+def test_blank_lines_behind_a_body_leave_a_connection_idle(poller: Any) -> None:
+    with porter(Echo, poller, idle_timeout=60, header_timeout=10) as keeper, Client(keeper.server) as client:
+        door = keeper.door
+        assert keeper.answer(client.post(b"abc")).body == b"abc"
+        keeper.hold(door.idle, 1)
+        for part, left in ((b"\r", b"\r"), (b"\n", b""), (b"\r", b"\r")):
+            client.send(part)
+            keeper.until(lambda left=left: keeper.oldest(door.idle).data == left)
+        assert not door.reading.held
+        keeper.pass_time(11)
+        assert keeper.answer(client.send(b"\nGET /b HTTP/1.1\r\n\r\n")).body == b"/b"
+        # And so does half of one that came with the body.
+        assert keeper.answer(client.send(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc\r")).body == b"abc"
+        keeper.hold(door.idle, 1)
+        keeper.pass_time(61)
+        assert keeper.end(client)
