@@ -57,7 +57,7 @@ IMPORTS: dict[str, set[str]] = {
     "_anyio": {"_core", "_loops", "_pool", "executor"},
     "_dask": {"_checks", "_interpreter", "_pool"},
     "dask": {"_checks", "_core", "_dask", "_maps", "executor", "lane"},
-    "_fastthreadpool": {"_core", "executor", "sync"},
+    "_fastthreadpool": {"_checks", "_core", "_maps", "executor", "sync"},
     "_servers": {"_stdio", "_checks", "_core", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_core", "_pool", "_switch", "executor"},
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "_maps", "executor"},
