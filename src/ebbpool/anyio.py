@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 from ebbpool._core.accel import say_if_plain
 from ebbpool._pool import lifecycle
 from ebbpool._pool.settings import longest_wait
-from ebbpool._switch.replacing import Replacements
+from ebbpool._switch import Replacements
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from types import ModuleType, TracebackType
+    from types import ModuleType
     from typing import Self
 
     from anyio import CapacityLimiter
@@ -80,9 +80,7 @@ class Installation(Replacements):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if _installed is self:
             uninstall()
 

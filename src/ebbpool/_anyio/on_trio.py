@@ -28,7 +28,7 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from ebbpool._anyio.shared import BACKEND_IS_APART, CANCELLED, LIBRARY, call, token_for
+from ebbpool._anyio import BACKEND_IS_APART, CANCELLED, LIBRARY, call, token_for
 from ebbpool._core.accel import Mailbox
 from ebbpool._pool import loop_lag
 
