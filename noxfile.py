@@ -356,6 +356,7 @@ FACES = {
     "_maps": ("_maps", "_loops"),
     "_testing": ("test_pytest_plugin.py", "_core", "_pool"),
     "_stdio": ("test_stdio.py",),
+    "_switch": ("test_session.py", "test_switch.py"),
     "aio": ("_loops",),
     "anyio": ("_anyio",),
     "celery": ("integrations",),
@@ -364,7 +365,6 @@ FACES = {
     "gunicorn": ("integrations",),
     "prefork": ("_prefork",),
     "socketserver": ("_servers",),
-    "switch": ("_switch",),
     "sync": ("_core",),
 }
 """Where the tests of a file at the top of the package are, if not in one of its name."""
