@@ -1,4 +1,4 @@
-"""Sessions, and what others make under `install(executors=True)`: threads of the pool for as long as they are needed."""
+"""Sessions, and what others make under `install(executors=True)`: threads of the pool for as long as it takes."""
 
 from __future__ import annotations
 
