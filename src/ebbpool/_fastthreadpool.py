@@ -312,8 +312,19 @@ class Outlet:
             unpack = kinds.pop() if len(kinds) == 1 else None
         kept = sink is True and self._done_callback is None and not isinstance(self.done, Bounded)
         if unpack is None or not (kept or sink is False) or self.result_id or isgeneratorfunction(fn):
-            fn = partial(self._run_item, self.runner(sink), fn, unpack)
-            items, unpack, kept = zip(ids, items, strict=False), True, False
+            run, job, unpacks = self.runner(sink), fn, unpack
+
+            def run_item(job_id: int | None, item: Any) -> None:
+                if self.generation != generation:
+                    return
+                try:
+                    args = tuple(item) if (isinstance(item, tuple) if unpacks is None else unpacks) else (item,)
+                except Exception as error:
+                    self.fail(job_id, error, (item,), {})
+                else:
+                    run_quietly(run, job_id, job, args, {})
+
+            fn, items, unpack, kept = run_item, zip(ids, items, strict=False), True, False
         source = iter(items)
         size = 1
         item: Any = None
@@ -333,16 +344,6 @@ class Outlet:
                 self.done.extend(out)
                 self.done_cnt.release(len(out))
             size = min(2 * size, PORTION) if perf_counter() - began < BRISK else max(1, size // 2)
-
-    def _run_item(
-        self, run: Callable[..., Any], fn: Callable[..., Any], unpack: bool | None, job_id: int | None, item: Any
-    ) -> None:
-        try:
-            args = tuple(item) if (isinstance(item, tuple) if unpack is None else unpack) else (item,)
-        except Exception as error:
-            self.fail(job_id, error, (item,), {})
-        else:
-            run_quietly(run, job_id, fn, args, {})
 
     def fail(self, job_id: int | None, error: BaseException, args: Any, kwargs: dict[str, Any]) -> None:
         """Give a failure to the log, to the pool's callback, or to `failed`, as the pool's arguments say."""
@@ -402,9 +403,9 @@ def end_of(name: str, seconds: float | None) -> float:
     return inf if seconds is None else monotonic() + time_limit(name, seconds)
 
 
-def left(end: float) -> float:
-    """Return for how many more seconds `end` is not reached."""
-    return max(0.0, end - monotonic())
+def left(end: float) -> float | None:
+    """Return for how many more seconds `end` is not reached; None for ever."""
+    return None if end == inf else max(0.0, end - monotonic())
 
 
 def check(fn: Any, sink: Any) -> None:
