@@ -100,6 +100,8 @@ def test_the_edges_are_accepted() -> None:
 
 
 def test_an_unknown_argument() -> None:
+    with AdaptiveExecutor(1) as pool, pytest.raises(TypeError):
+        pool.shutdown(True, True)  # type: ignore[misc]
     with pytest.raises(TypeError, match="workers_max"):
         AdaptiveExecutor(workers_max=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="positional"):
@@ -121,14 +123,6 @@ def nothing_is_lost(pool: AdaptiveExecutor) -> Iterator[None]:
         assert figures(pool) == before
         assert not queued.done()
     assert queued.result(TIMEOUT) == 5
-
-
-@pytest.mark.parametrize("value", [17, None, "print", object()], ids=["number", "none", "text", "object"])
-def test_a_call_that_cannot_be_called(value: Any) -> None:
-    with AdaptiveExecutor(1) as pool, nothing_is_lost(pool):
-        with pytest.raises(TypeError) as caught:
-            pool.submit(value, 1)
-        check_names(caught.value, "fn", value)
 
 
 @pytest.mark.parametrize(("name", "value", "error"), [case for case in BAD_SETTINGS if case[1] is not None])
@@ -153,14 +147,6 @@ def test_a_resize_with_one_bad_value_applies_none() -> None:
             pool.resize(when_full_of_what="reject")  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("name", ["chunksize", "buffersize"])
-@pytest.mark.parametrize("way", ["map", "map_unordered"])
-def test_a_size_too_large_for_a_map(way: str, name: str) -> None:
-    message = f"^{name} must be at most {sys.maxsize}, not {2**63}$"
-    with AdaptiveExecutor(1) as pool, nothing_is_lost(pool), pytest.raises(ValueError, match=message):
-        getattr(pool, way)(str, [1], **{name: 2**63})
-
-
 def test_the_largest_numbers_are_accepted() -> None:
     with AdaptiveExecutor(sys.maxsize, max_queue=sys.maxsize) as pool:
         assert list(pool.map(int, "12", chunksize=sys.maxsize, buffersize=sys.maxsize)) == [1, 2]
@@ -176,15 +162,26 @@ def test_the_largest_numbers_are_accepted() -> None:
         assert pool.stats().max_workers == sys.maxsize
 
 
-@pytest.mark.parametrize("way", ["map", "map_unordered"])
-@pytest.mark.parametrize(
-    ("value", "error"), [("x", TypeError), (b"1", TypeError), (True, TypeError), (NAN, ValueError)]
-)
-def test_a_bad_timeout_of_a_map(way: str, value: Any, error: type[Exception]) -> None:
+BAD_CALLS: list[tuple[Callable[[AdaptiveExecutor, Any], object], str, Any, type[Exception]]] = [
+    *((lambda pool, fn: pool.submit(fn, 1), "fn", value, TypeError) for value in (17, None, "print", object())),
+    *((lambda pool, timeout, way=way: getattr(pool, way)(str, [1], timeout=timeout), "timeout", value, error)
+      for way in ("map", "map_unordered")
+      for value, error in [("x", TypeError), (b"1", TypeError), (True, TypeError), (NAN, ValueError)]),
+    *((lambda pool, size, way=way, name=name: getattr(pool, way)(str, [1], **{name: size}), name, 2**63, ValueError)
+      for way in ("map", "map_unordered") for name in ("chunksize", "buffersize")),
+    *((lambda pool, timeout, way=way: getattr(pool, way)(timeout=timeout), "timeout", value, error)
+      for way in ("wait_idle", "shutdown") for value, error in [("soon", TypeError), (NAN, ValueError)]),
+    (lambda pool, timeout: pool.shutdown(timeout=timeout), "timeout", -1, ValueError),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "name", "value", "error"), BAD_CALLS)
+def test_a_bad_call_is_named_and_changes_nothing(call: Any, name: str, value: Any, error: type[Exception]) -> None:
     with AdaptiveExecutor(1) as pool, nothing_is_lost(pool):
         with pytest.raises(error) as caught:
-            getattr(pool, way)(str, [1], timeout=value)
-        check_names(caught.value, "timeout", value)
+            call(pool, value)
+        check_names(caught.value, name, value)
+        assert not pool._shutdown
 
 
 @pytest.mark.parametrize("value", [None, 17])
@@ -242,18 +239,3 @@ def test_waiting_in_a_finalizer_for_the_own_pool_ends() -> None:
         pool.submit(int).result(TIMEOUT)
         assert done.wait(TIMEOUT)
     assert results == [8]
-
-
-def test_bad_shutdown_and_wait_idle_arguments() -> None:
-    with AdaptiveExecutor(1) as pool:
-        with pytest.raises(TypeError):
-            pool.shutdown(True, True)  # type: ignore[misc]
-        for value in ("soon", NAN):
-            for call in (pool.wait_idle, pool.shutdown):
-                with pytest.raises((TypeError, ValueError)) as caught:
-                    call(timeout=value)  # type: ignore[operator]
-                check_names(caught.value, "timeout", value)
-        with pytest.raises(ValueError, match=r"timeout.*-1"):
-            pool.shutdown(timeout=-1)
-        assert not pool._shutdown
-        assert pool.submit(int).result(TIMEOUT) == 0

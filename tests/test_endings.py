@@ -80,63 +80,35 @@ def outcome_of(wait: Callable[[], Any]) -> str:
         return str(error)
 
 
-class Ending:
-    """A pool of one worker that is held up, with one call of each kind behind it."""
-
-    def __init__(self, feature: str) -> None:
-        self.gate = Gate()
-        self.pool = AdaptiveExecutor(1, initializer=self.gate, keep_alive=LONG)
-        self.first = self.pool.submit(int)
-        self.gate.await_begun()
-        self.wait = FEATURES[feature](self.pool)
-
-    def outcome(self) -> str:
-        self.gate.open()
-        told = outcome_of(self.wait)
-        self.pool.shutdown(timeout=TIMEOUT)
-        return told
+ENDINGS = {"shut down": "8", "cancelled": "cancelled", "broken": "broken", "forgotten": "8"}
+"""How a pool may end, and what becomes of a call that has not begun."""
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("feature", FEATURES)
-def test_what_was_accepted_runs_though_the_pool_is_shut_down(feature: str) -> None:
-    ending = Ending(feature)
-    ending.pool.shutdown(wait=False)
-    with pytest.raises(RuntimeError, match=CLOSED):
-        FEATURES[feature](ending.pool)()
-    assert ending.outcome() == "8"
-
-
-@pytest.mark.parametrize("feature", FEATURES)
-def test_what_has_not_begun_may_be_cancelled_with_the_pool(feature: str) -> None:
-    ending = Ending(feature)
-    ending.pool.shutdown(wait=False, cancel_futures=True)
-    assert ending.outcome() == "cancelled"
-
-
-@pytest.mark.parametrize("feature", FEATURES)
-def test_what_a_broken_pool_does_not_run_says_so(feature: str, caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> None:
+def test_what_was_accepted_and_has_not_begun(feature: str, ending: str, caplog: pytest.LogCaptureFixture) -> None:
+    def initialize() -> None:
         gate()
-        raise Boom
+        if ending == "broken":
+            raise Boom
 
-    with Gate() as gate, AdaptiveExecutor(1, initializer=fail) as pool:
+    with Gate() as gate:
+        pool = AdaptiveExecutor(1, initializer=initialize, keep_alive=LONG)
         pool.submit(int)
         gate.await_begun()
         wait = FEATURES[feature](pool)
+        if ending == "forgotten":
+            del pool
+            gc.collect()
+        elif ending != "broken":
+            pool.shutdown(wait=False, cancel_futures=ending == "cancelled")
+            with pytest.raises(RuntimeError, match=CLOSED):
+                FEATURES[feature](pool)()
         gate.open()
-        assert outcome_of(wait) == "broken"
+        assert outcome_of(wait) == ENDINGS[ending]
+    if ending == "broken":
         with pytest.raises(BrokenThreadPool):
             FEATURES[feature](pool)()
-
-
-@pytest.mark.parametrize("feature", FEATURES)
-def test_what_was_accepted_runs_though_nobody_refers_to_the_pool(feature: str) -> None:
-    ending = Ending(feature)
-    gate, wait = ending.gate, ending.wait
-    del ending
-    gc.collect()
-    gate.open()
-    assert outcome_of(wait) == "8"
     del wait
     gc.collect()
     assert all_end(gate.threads)
@@ -272,28 +244,26 @@ def test_the_pool_still_grows_for_what_was_queued_before_shutdown() -> None:
         pool.shutdown()
 
 
-@pytest.mark.parametrize("wait", [True, False])
-def test_a_pool_that_was_never_used(wait: bool) -> None:
-    pool = AdaptiveExecutor(4, min_workers=2)
-    pool.shutdown(wait=wait)
-    pool.shutdown()
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        pool.submit(int)
-
-
-def test_shutdown_again_and_from_many_threads() -> None:
-    pool = AdaptiveExecutor(2)
-    with Gate() as gate:
-        future = pool.submit(gate, 1)
-        gate.await_begun()
-        closing = [Background(pool.shutdown) for _ in range(4)]
-        assert closing[0].still_waits()
-        gate.open()
-        for each in closing:
-            assert each.join() is None
-    pool.shutdown()
-    pool.shutdown(wait=False, cancel_futures=True)
-    assert future.result(timeout=0) == 1
+def test_shutdown_at_any_time_again_and_from_many_threads() -> None:
+    for wait in (True, False):
+        pool = AdaptiveExecutor(4, min_workers=2)
+        pool.shutdown(wait=wait)
+        pool.shutdown()
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            pool.submit(int)
+    for timeout in (float("inf"), 1e10):
+        pool = AdaptiveExecutor(2)
+        with Gate() as gate:
+            future = pool.submit(gate, 1)
+            gate.await_begun()
+            closing = [Background(lambda pool=pool, timeout=timeout: pool.shutdown(timeout=timeout)) for _ in range(4)]
+            assert closing[0].still_waits()
+            gate.open()
+            assert [each.join() for each in closing] == [None] * 4
+        assert not pool._threads
+        pool.shutdown()
+        pool.shutdown(wait=False, cancel_futures=True)
+        assert future.result(timeout=0) == 1
 
 
 @needs_stacks
@@ -322,25 +292,14 @@ def test_the_report_shows_where_in_threading_a_task_hangs() -> None:
         assert [threading.__file__ in place for place in places[-2:]] == [True, True]
 
 
-def test_a_task_may_shut_its_own_pool_down() -> None:
+def test_a_task_may_shut_its_own_pool_down_and_cannot_wait_for_that() -> None:
+    pool = AdaptiveExecutor(2)
+    with pytest.raises(RuntimeError, match="a task cannot wait for its own pool to shut down"):
+        pool.submit(pool.shutdown).result(TIMEOUT)
+    assert pool._shutdown is True
+    pool.shutdown(timeout=TIMEOUT)
     pool = AdaptiveExecutor(2)
     assert pool.submit(pool.shutdown, wait=False).result(TIMEOUT) is None
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.submit(int)
     pool.shutdown()
-
-
-def test_a_task_that_waits_for_its_own_pool_to_shut_down_does_not_hang() -> None:
-    pool = AdaptiveExecutor(2)
-    error = pool.submit(pool.shutdown).exception(TIMEOUT)
-    assert error is None or isinstance(error, RuntimeError)
-    assert pool._shutdown is True
-    pool.shutdown(timeout=TIMEOUT)
-
-
-def test_any_number_of_seconds_will_do() -> None:
-    for timeout in (float("inf"), 1e10):
-        pool = AdaptiveExecutor(1)
-        assert pool.submit(pow, 2, 3).result(TIMEOUT) == 8
-        pool.shutdown(timeout=timeout)
-        assert not pool._threads

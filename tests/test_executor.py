@@ -106,11 +106,31 @@ def test_whoever_sees_that_a_task_is_done_sees_its_result() -> None:
             assert future.result(timeout=0) == number
 
 
-def test_worker_names() -> None:
-    with AdaptiveExecutor(3, "lookup") as pool, Gate() as gate:
-        gate.hold(pool, 3)
-        assert {thread.name for thread in gate.threads} == {"lookup_0", "lookup_1", "lookup_2"}
+def test_a_worker_has_its_name_and_runs_the_initializer_first_and_the_finalizer_last() -> None:
+    local = threading.local()
+    finished: list[tuple[threading.Thread, str]] = []
+
+    def prepare(value: str, *, factor: int = 2) -> None:
+        local.value = value * factor + threading.current_thread().name
+
+    def finish() -> None:
+        finished.append((threading.current_thread(), local.value))
+
+    def read() -> str:
+        gate()
+        return str(local.value)
+
+    names = {"lookup_0", "lookup_1", "lookup_2"}
+    with AdaptiveExecutor(3, "lookup", prepare, ("ab",), finalizer=finish) as pool, Gate() as gate:
         assert pool._thread_name_prefix == "lookup"
+        futures = [pool.submit(read) for _ in range(3)]
+        gate.await_begun(3)
+        assert {thread.name for thread in gate.threads} == names
+        gate.open()
+        assert {future.result(TIMEOUT) for future in futures} == {f"abab{name}" for name in names}
+        assert finished == []
+    assert len(finished) == 3 and {thread for thread, _ in finished} == gate.threads
+    assert all(value == f"abab{thread.name}" for thread, value in finished)
     with AdaptiveExecutor() as pool:
         name = pool.submit(threading.current_thread).result(TIMEOUT).name
         assert re.fullmatch(r"ebbpool-\d+_0", name)
@@ -138,24 +158,6 @@ def test_cancelling_a_queued_task_tells_the_waiters_at_once() -> None:
     assert ran == []
 
 
-def test_initializer_runs_first_in_every_worker() -> None:
-    local, gate = threading.local(), Gate()
-
-    def prepare(value: str, *, factor: int = 2) -> None:
-        local.value = value * factor
-
-    def read() -> str:
-        gate()
-        return str(local.value)
-
-    with AdaptiveExecutor(3, "", prepare, ("ab",)) as pool, gate:
-        futures = [pool.submit(read) for _ in range(3)]
-        gate.await_begun(3)
-        gate.open()
-        assert [future.result(TIMEOUT) for future in futures] == ["abab"] * 3
-        assert len(gate.threads) == 3
-
-
 def test_a_failing_initializer_breaks_the_pool(caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate()
 
@@ -180,28 +182,6 @@ def test_a_failing_initializer_breaks_the_pool(caplog: pytest.LogCaptureFixture)
     assert records[0].levelno == logging.CRITICAL
     assert records[0].exc_info is not None and records[0].exc_info[0] is Boom
     assert ebbpool.BrokenThreadPool is BrokenThreadPool
-
-
-def test_finalizer_runs_last_in_every_worker() -> None:
-    local = threading.local()
-    finished: list[tuple[threading.Thread, str]] = []
-
-    def prepare() -> None:
-        local.name = threading.current_thread().name
-
-    with (
-        AdaptiveExecutor(
-            3,
-            initializer=prepare,
-            finalizer=lambda: finished.append((threading.current_thread(), local.name)),
-        ) as pool,
-        Gate() as gate,
-    ):
-        gate.hold(pool, 3)
-        assert finished == []
-    assert {thread for thread, _ in finished} == gate.threads
-    assert len(finished) == 3
-    assert all(thread.name == name for thread, name in finished)
 
 
 @pytest.mark.parametrize("error", [Boom("finalizer"), SystemExit(3)])

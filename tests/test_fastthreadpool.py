@@ -16,7 +16,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, eventually, gone, no_collector, output_of
+from support.common import (
+    LONG,
+    TIMEOUT,
+    Background,
+    Boom,
+    Gate,
+    all_end,
+    eventually,
+    gone,
+    no_collector,
+    output_of,
+    together,
+)
 
 import ebbpool
 from ebbpool.fastthreadpool import Pool, PoolCallback, PoolStopped, Semaphore, Shutdown, TimerObj
@@ -46,12 +58,6 @@ def stop(value: Any) -> Any:
     if value % 3 == 0:
         raise StopIteration
     return value
-
-
-def stop_the_wall_clock(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
-    """Have pools take `now` for the time of the wall clock, however long a test takes."""
-    stopped = SimpleNamespace(time=lambda: now, mktime=time.mktime, struct_time=time.struct_time)
-    monkeypatch.setattr("ebbpool.fastthreadpool.time", stopped)
 
 
 # Results and failures.
@@ -119,13 +125,8 @@ def test_what_tells_of_a_failure(result_id: bool, exc_args: bool, exc_stack: boo
 
 def test_ids_are_unique_and_name_their_results() -> None:
     with Pool(4, result_id=True) as pool:
-        submitters = [
-            Background(lambda base=base: {pool.submit(same, base + n): base + n for n in range(500)})
-            for base in (0, 1000, 2000, 3000)
-        ]
-        expected: dict[int, int] = {}
-        for submitter in submitters:
-            expected |= submitter.join()
+        made = together(lambda base: [(pool.submit(same, (base, n)), (base, n)) for n in range(500)])
+    expected = {job: value for each in made for job, value in each}
     assert len(expected) == 2000
     assert dict(pool.done) == expected
 
@@ -182,13 +183,17 @@ def test_done_max_bounds_what_waits_for_a_callback() -> None:
     assert len(got) == 30
 
 
-def test_the_pool_s_callback_is_called_with_each_result_in_one_thread_of_its_own() -> None:
+def test_the_pool_s_callback_is_called_with_each_result_in_one_thread_of_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     got: list[Any] = []
     threads: set[Any] = set()
 
     def callback(value: Any) -> None:
         threads.add(threading.current_thread())
         got.append(value)
+        if value == 7:
+            raise Boom
 
     with Pool(4, done_callback=callback) as pool:
         for number in range(200):
@@ -204,17 +209,8 @@ def test_the_pool_s_callback_is_called_with_each_result_in_one_thread_of_its_own
     assert sorted(got) == list(range(302))
     assert len(threads) == 1 and not threads & children, "the thread stays, however long it is idle"
     assert not pool.done
-
-
-def test_a_callback_that_raises_is_logged_and_the_next_one_comes(caplog: pytest.LogCaptureFixture) -> None:
-    got: list[Any] = []
-    with Pool(1, done_callback=lambda value: got.append(10 / value)) as pool:
-        for number in range(3):
-            pool.submit(same, number)
-    assert got == [10, 5]
-    [record] = caplog.records
-    assert record.name == "fastthreadpool" and record.exc_info is not None
-    assert record.exc_info[0] is ZeroDivisionError
+    told = [(record.name, record.exc_info and record.exc_info[0]) for record in caplog.records]
+    assert told == [("fastthreadpool", Boom)], "what a callback raises is logged, and the next one comes"
 
 
 @pytest.mark.parametrize(
@@ -269,7 +265,9 @@ def test_threads_come_on_demand_and_carry_the_prefix() -> None:
         assert pool.busy == pool.pending == 0
 
 
-def test_init_callback_prepares_each_thread_and_finish_callback_tidies_up() -> None:
+def test_init_callback_prepares_each_thread_or_stops_the_pool_and_finish_callback_tidies_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     ended: list[Any] = []
 
     def prepare(thread: Any, word: str) -> None:
@@ -282,9 +280,6 @@ def test_init_callback_prepares_each_thread_and_finish_callback_tidies_up() -> N
         pool.submit(lambda: threading.current_thread().word)  # type: ignore[attr-defined]
     assert list(pool.done) == ["ready"]
     assert ended and set(ended) == {"ready"}
-
-
-def test_a_failing_init_callback_stops_the_pool(caplog: pytest.LogCaptureFixture) -> None:
     pool = Pool(1, init_callback=boom)
     job = pool.submit(same)
     assert isinstance(job.exception(TIMEOUT), ebbpool.BrokenThreadPool)
@@ -396,29 +391,23 @@ def test_a_job_may_have_arguments_of_any_name(result_id: bool) -> None:
     assert got == [{"done_callback": 5, "first": 6}] * 2
 
 
-def test_what_waits_for_its_time_is_listed_oldest_first() -> None:
-    with Pool(1) as pool:
-        later = [pool.submit_later(LONG, int) for _ in range(20)]
-        assert list(pool.delayed) == later
-        timers = [pool.schedule(LONG, int) for _ in range(20)]
-        assert list(pool.scheduled) == timers
-
-
-def test_delayed_jobs_are_listed_cancelled_and_dropped() -> None:
+def test_jobs_for_later_are_listed_oldest_first_cancelled_and_dropped() -> None:
     got: list[Any] = []
     with Pool() as pool:
-        far = pool.submit_later(LONG, same, 1)
+        far = [pool.submit_later(LONG, same, number) for number in range(20)]
         other = pool.submit_done_later(LONG, same, got.append, 2)
+        timers = [pool.schedule(LONG, same) for _ in range(20)]
         pool.submit_later(0, same, 3)
         pool.submit_done_later(-1.0, same, got.append, 4)
         eventually(lambda: len(pool.done) == 1 and got == [4])
         assert pool.done[0] == 3
-        assert isinstance(pool.delayed, deque) and set(pool.delayed) == {far, other}
+        assert isinstance(pool.delayed, deque) and list(pool.delayed) == [*far, other]
+        assert isinstance(pool.scheduled, deque) and list(pool.scheduled) == timers
         eventually(lambda: pool.pending == 0, "what is not due does not count")
-        assert pool.cancel(False, far) is True
-        assert far.cancelled() and list(pool.delayed) == [other]
+        assert pool.cancel(False, far[0]) is True
+        assert far[0].cancelled() and list(pool.delayed) == [*far[1:], other]
         assert pool.cancel(False, True) is True
-        assert other.cancelled() and not pool.delayed
+        assert other.cancelled() and not pool.delayed and not pool.scheduled
         late = pool.submit_later(LONG, same)
         timer = pool.schedule(LONG, same)
     assert late.cancelled() and not timer.active and len(pool.done) == 1
@@ -446,7 +435,10 @@ def test_a_schedule_repeats_until_it_is_cancelled_and_reports_each_failure_once(
 
 
 def test_submit_at_takes_a_time_of_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_the_wall_clock(monkeypatch, now := time.time())
+    now = time.time()
+    # However long the test takes.
+    stopped = SimpleNamespace(time=lambda: now, mktime=time.mktime, struct_time=time.struct_time)
+    monkeypatch.setattr("ebbpool.fastthreadpool.time", stopped)
     got: list[Any] = []
     with Pool() as pool:
         pool.submit_at(now + 0.01, 0, same, 1)
@@ -583,13 +575,10 @@ def test_as_completed_takes_what_comes_until_the_jobs_are_done_or_a_count_or_a_t
     assert pool.done_cnt.value == pool.failed_cnt.value == 0
 
 
-@pytest.mark.parametrize("kept", ["done_callback", "failed_callback", "log_level"])
-def test_as_completed_needs_queues(kept: str) -> None:
-    with Pool(**{kept: 10 if kept == "log_level" else same}) as pool, pytest.raises(PoolCallback):
-        pool.as_completed()
-
-
-def test_a_job_cannot_wait_for_its_own_pool(pool: Pool) -> None:
+def test_as_completed_needs_queues_and_a_thread_of_another_pool(pool: Pool) -> None:
+    for kept in ({"done_callback": same}, {"failed_callback": same}, {"log_level": 10}):
+        with Pool(**kept) as other, pytest.raises(PoolCallback):
+            other.as_completed()
     pool.submit(same, 1).result(TIMEOUT)
     assert pool.submit_done(lambda: list(pool.as_completed(False)), False).result(TIMEOUT) == [1]
     assert isinstance(pool.submit_done(lambda: list(pool.as_completed()), False).exception(TIMEOUT), RuntimeError)
@@ -598,25 +587,23 @@ def test_a_job_cannot_wait_for_its_own_pool(pool: Pool) -> None:
 # cancel, clear, and the end.
 
 
-def test_a_job_is_cancelled_by_its_id_or_by_its_future() -> None:
-    for result_id in (True, False):
-        with Pool(1, result_id=result_id) as pool, Gate() as gate:
-            running = pool.submit_done(gate, False)
-            gate.await_begun()
-            jobs = [pool.submit(same, number) for number in range(5)]
-            assert len(pool.jobs) == 5
-            assert pool.cancel(jobs[3]) is True
-            assert pool.cancel(jobs[3]) is False
-            assert pool.cancel(running) is False
-            assert pool.cancel(False) is True
-            assert pool.pending == 5
-            gate.open()
+@pytest.mark.parametrize("result_id", [True, False])
+def test_a_job_is_cancelled_by_its_id_or_by_its_future_or_with_all_that_wait(result_id: bool) -> None:
+    with Pool(1, result_id=result_id) as pool, Gate() as gate:
+        running = pool.submit_done(gate, False)
+        gate.await_begun()
+        jobs = [pool.submit(same, number) for number in range(5)]
+        assert len(pool.jobs) == 5
+        assert pool.cancel(jobs[3]) is True
+        assert pool.cancel(jobs[3]) is False
+        assert pool.cancel(running) is False
+        assert pool.cancel(False) is True
+        assert pool.pending == 5
+        gate.open()
+        assert pool.wait_idle(TIMEOUT)
         assert [entry[1] if result_id else entry for entry in pool.done] == [0, 1, 2, 4]
         assert pool.cancel(jobs[0]) is False
-
-
-def test_cancel_drops_all_that_waits_and_leaves_timers_alone() -> None:
-    with Pool(1, result_id=True) as pool, Gate() as gate:
+    with Pool(1, result_id=result_id) as pool, Gate() as gate:
         gate.hold(pool)
         for _ in range(10):
             pool.submit(same)
@@ -736,7 +723,7 @@ def test_shutdown_children_drops_jobs_and_ends_a_map_after_its_item(result_id: b
     assert [entry[1] if result_id else entry for entry in pool.done] == [0]
 
 
-def test_one_call_shuts_down_all_pools() -> None:
+def test_one_call_shuts_down_all_pools_also_those_that_wait_for_each_other() -> None:
     with Gate() as gate:
         pools = [Pool(1), Pool(1, done_callback=same)]
         for pool in pools:
@@ -750,14 +737,10 @@ def test_one_call_shuts_down_all_pools() -> None:
         gate.open()
         all_of_them.join()
     assert all(pool.child_cnt == 0 for pool in pools)
-
-
-def test_shutdown_of_all_pools_lets_them_end_that_wait_for_each_other() -> None:
     pools = [Pool(2, done_max=1), Pool(2, done_max=1)]
-    held = []
     for pool in pools:
         pool.submit(same).result(TIMEOUT)
-        held.append(pool.submit(same))
+    held = [pool.submit(same) for pool in pools]
     for pool, other in zip(pools, reversed(held), strict=True):
         pool.submit_done(other.result, False)
     Background(lambda: Shutdown(False)).join()

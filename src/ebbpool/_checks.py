@@ -1,4 +1,8 @@
-"""Checks of arguments: each returns the value as it is used from then on, or raises an error that names it."""
+"""Checks of arguments: each returns the value as it is used from then on.
+
+Else it raises `TypeError` for a value of the wrong type, a bool among numbers included, or `ValueError` for one that is
+out of range; the message names the argument and the value.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,7 @@ from typing import Any, NoReturn
 
 
 def whole(name: str, value: Any, least: int) -> int:
-    """Return `value` as an int of at least `least`.
-
-    Raises:
-        TypeError: It is not an integer, or a bool.
-        ValueError: It is too small, or above `sys.maxsize`.
-    """
+    """Return `value` as an int of at least `least`, and at most `sys.maxsize`."""
     number = _number_of(name, value, "an integer")
     if number < least:
         bound = f"at least {least}" if least != 1 else "greater than 0"
@@ -25,12 +24,7 @@ def whole(name: str, value: Any, least: int) -> int:
 
 
 def whole_or_none(name: str, value: Any) -> int | None:
-    """Return `value` as an int of at least 1, or None for None; the messages begin as the standard library's do.
-
-    Raises:
-        TypeError: It is not an integer, or a bool.
-        ValueError: It is too small, or above `sys.maxsize`.
-    """
+    """Return `value` as an int of at least 1, or None for None; the messages begin as the standard library's do."""
     if value is None:
         return None
     number = _number_of(name, value, "an integer or None")
@@ -53,12 +47,7 @@ def _number_of(name: str, value: Any, kind: str) -> int:
 
 
 def seconds(name: str, value: Any) -> float:
-    """Return `value` as a float of at least 0; infinity is allowed.
-
-    Raises:
-        TypeError: It is not a number, or a bool.
-        ValueError: It is negative or NaN.
-    """
+    """Return `value` as a float of at least 0; infinity is allowed, NaN is not."""
     number = _seconds(name, value)
     if number < 0:
         raise ValueError(f"{name} must be at least 0 seconds, not {value!r}")
@@ -72,13 +61,24 @@ def waiting_limit(name: str, value: Any) -> float | None:
 
 
 def time_limit(name: str, value: Any) -> float:
-    """Return `value` as a float; a negative value becomes 0, as in waiting for futures.
-
-    Raises:
-        TypeError: It is not a number, or a bool.
-        ValueError: It is NaN.
-    """
+    """Return `value` as a float; a negative value becomes 0, as in waiting for futures. NaN is not allowed."""
     return max(0.0, _seconds(name, value))
+
+
+def finite_seconds(name: str, value: Any) -> float:
+    """Return `value` as a float of at least 0 that is not infinite."""
+    number = seconds(name, value)
+    if number == math.inf:
+        raise ValueError(f"{name} must be a finite number of seconds, not {value!r}")
+    return number
+
+
+def above_zero(name: str, value: Any) -> float:
+    """Return `value` as a float above 0; infinity is allowed."""
+    number = seconds(name, value)
+    if number == 0:
+        raise ValueError(f"{name} must be greater than 0 seconds, not {value!r}")
+    return number
 
 
 def _seconds(name: str, value: Any) -> float:
@@ -95,65 +95,27 @@ def _seconds(name: str, value: Any) -> float:
     raise ValueError(f"{name} must be a number of seconds, not {value!r}")
 
 
-def no_copy(self: object) -> NoReturn:
-    """Be the `__reduce__` of what holds threads or state that no second object may share."""
-    raise TypeError(f"cannot pickle {type(self).__name__!r} object")
-
-
 def optional_callable(name: str, value: Any) -> Any:
-    """Return `value` if it is callable or None.
-
-    Raises:
-        TypeError: It is neither.
-    """
+    """Return `value` if it is callable or None."""
     if value is not None and not callable(value):
         raise TypeError(f"{name} must be callable or None, not {value!r}")
     return value
 
 
-def finite_seconds(name: str, value: Any) -> float:
-    """Return `value` as a float of at least 0 that is not infinite.
-
-    Raises:
-        TypeError: It is not a number, or a bool.
-        ValueError: It is negative, infinite or NaN.
-    """
-    number = seconds(name, value)
-    if number == math.inf:
-        raise ValueError(f"{name} must be a finite number of seconds, not {value!r}")
-    return number
-
-
-def above_zero(name: str, value: Any) -> float:
-    """Return `value` as a float above 0; infinity is allowed.
-
-    Raises:
-        TypeError: It is not a number, or a bool.
-        ValueError: It is 0, negative or NaN.
-    """
-    number = seconds(name, value)
-    if number == 0:
-        raise ValueError(f"{name} must be greater than 0 seconds, not {value!r}")
-    return number
-
-
 def text_file(name: str, value: Any) -> Any:
-    """Return `value` if it can be written to.
-
-    Raises:
-        TypeError: It has no `write`.
-    """
+    """Return `value` if it can be written to."""
     if not callable(getattr(value, "write", None)):
         raise TypeError(f"{name} must be an open text file or None, not {value!r}")
     return value
 
 
 def one_of(name: str, value: Any, allowed: Collection[Any]) -> Any:
-    """Return `value` if it is among the allowed ones.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Return `value` if it is among the allowed ones."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
     return value
+
+
+def no_copy(self: object) -> NoReturn:
+    """Be the `__reduce__` of what holds threads or state that no second object may share."""
+    raise TypeError(f"cannot pickle {type(self).__name__!r} object")

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import isgeneratorfunction
 from itertools import islice
+from math import inf
 from time import monotonic, perf_counter
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ebbpool import sync
+from ebbpool._checks import optional_callable, time_limit, whole
+from ebbpool._maps.delayed import ScheduledTask
+from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
     from ebbpool._core.accel import Future
-    from ebbpool.executor import AdaptiveExecutor
 
 LOGGER = logging.getLogger("fastthreadpool")
 
@@ -83,12 +86,123 @@ class Bounded(deque[Any]):
     __delitem__ = _making_room(deque.__delitem__)
 
 
+class PoolStopped(RuntimeError):
+    """The pool takes no more jobs; `Pool.clear` makes it usable again."""
+
+
+class PoolCallback(Exception):
+    """Results or failures go to the pool's callback (failures perhaps to the log), and cannot be iterated over."""
+
+
+@dataclass(frozen=True)
+class TimerObj:
+    """What `Pool.schedule` and `Pool.submit_at` return, for `Pool.cancel`.
+
+    Attributes:
+        timer_id: The `ScheduledTask`, or the `Future` of a job that runs once.
+    """
+
+    timer_id: ScheduledTask | Future[Any]
+
+    @property
+    def active(self) -> bool:
+        """Whether a run will come."""
+        return self.timer_id.active if isinstance(self.timer_id, ScheduledTask) else waits(self.timer_id)
+
+    def cancel(self) -> None:
+        """Cancel all further runs."""
+        self.timer_id.cancel()
+
+
+class PoolState:
+    """What a pool shows of itself, and its jobs for later."""
+
+    _executor: AdaptiveExecutor
+    _outlet: Outlet
+
+    def __init__(self) -> None:
+        # Dictionaries for their order: oldest first.
+        self._delayed: WeakKeyDictionary[Future[Any], None] = WeakKeyDictionary()
+        self._repeated: WeakKeyDictionary[ScheduledTask | Future[Any], None] = WeakKeyDictionary()
+        self._lock = threading.RLock()
+
+    @property
+    def is_shutdown(self) -> bool:
+        """Whether the pool takes no more jobs."""
+        return bool(self._executor._shutdown)
+
+    @property
+    def children(self) -> tuple[threading.Thread, ...]:
+        """The threads of the pool."""
+        return tuple(self._executor._threads)
+
+    @property
+    def child_cnt(self) -> int:
+        """How many threads there are."""
+        return len(self.children)
+
+    @property
+    def alive(self) -> int:
+        """How many threads are alive."""
+        return sum(child.is_alive() for child in self.children)
+
+    @property
+    def busy(self) -> int:
+        """How many threads have a job; a slice of a map counts as one."""
+        return self._executor.stats().running
+
+    @property
+    def pending(self) -> int:
+        """How many jobs are queued or running; a slice of a map counts as one."""
+        stats = self._executor.stats()
+        return stats.queued + stats.running
+
+    @property
+    def jobs(self) -> deque[Future[Any]]:
+        """The jobs that are queued right now."""
+        waiting: list[Any] = self._executor._pool.waiting()
+        return deque(waiting)
+
+    @property
+    def delayed(self) -> deque[Future[Any]]:
+        """The jobs of `submit_later` that have not begun right now."""
+        with self._lock:
+            return deque(filter(waits, list(self._delayed)))
+
+    @property
+    def scheduled(self) -> deque[TimerObj]:
+        """The jobs of `schedule` and `submit_at` that have runs to come right now."""
+        with self._lock:
+            return deque(timer for timer in map(TimerObj, list(self._repeated)) if timer.active)
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Wait up to `timeout` seconds until no job is queued or running and the pool's callbacks have been called.
+
+        Returns:
+            False if `timeout` ran out.
+
+        Raises:
+            TypeError: `timeout` is not a number.
+            RuntimeError: A job, or a callback, waits for its own pool.
+        """
+        end = end_of("timeout", timeout)
+        while all(executor.wait_idle(left(end)) for executor in self._executors()):
+            # A callback may have submitted another job.
+            if self._executor.wait_idle(0):
+                return True
+        return False
+
+    def _executors(self) -> list[AdaptiveExecutor]:
+        caller = self._outlet.caller
+        return [self._executor] if caller is None else [self._executor, caller]
+
+
 class Outlet:
     """The queues and callbacks for results and failures of a pool's jobs. Jobs hold it; it does not hold the pool.
 
+    The arguments are those of the pool.
+
     Attributes:
-        done, failed: Results and failures, in the order in which they came.
-        done_cnt, failed_cnt: Count them, if each is taken after acquiring the count.
         caller: An executor with one thread, which calls the pool's own callbacks; None if it has none.
         pending: Jobs by their ids, at least those that wait.
         generation: A number that changes when workers are to drop the slices that they run.
@@ -96,21 +210,26 @@ class Outlet:
 
     def __init__(
         self,
-        done_callback: Callable[..., object] | None,
+        done_callback: Callable[[Any], object] | bool | None,
         failed_callback: Callable[..., object] | None,
-        log_level: int,
+        log_level: int | None,
         result_id: bool,
         exc_stack: bool,
         exc_args: bool,
         done_max: int,
     ) -> None:
-        self._done_callback = done_callback
-        self._failed_callback = failed_callback
-        self._log_level = log_level
-        self.result_id = result_id
-        self._exc_stack = exc_stack
-        self._exc_args = exc_args
-        self.done: deque[Any] = Bounded(done_max) if done_max else deque()
+        self._done_callback: Callable[[Any], object] | None = None
+        if not isinstance(done_callback, bool):
+            self._done_callback = optional_callable("done_callback", done_callback)
+        self._failed_callback = optional_callable("failed_callback", failed_callback)
+        self._log_level = whole("log_level", log_level or 0, 0)
+        self.result_id = bool(result_id)
+        self._exc_stack = bool(exc_stack)
+        self._exc_args = bool(exc_args)
+        self._most = whole("done_max", done_max, 0)
+        self._calls_back: bool = self._done_callback is not None or failed_callback is not None
+        self.fills_queues: bool = not self._calls_back and not self._log_level
+        self.done: deque[Any] = Bounded(self._most) if self._most else deque()
         self.failed: deque[Any] = deque()
         self.done_cnt, self.failed_cnt = Semaphore(0), Semaphore(0)
         self._queues = ((self.done, self.done_cnt), (self.failed, self.failed_cnt))
@@ -119,6 +238,18 @@ class Outlet:
         self.generation = 0
         self._lock = threading.Lock()
         self._next_id = 1
+
+    def open(self, name: str) -> None:
+        """Put `done_max` in force; have the pool's callbacks called in a thread of this name."""
+        self.lift(False)
+        if self._calls_back:
+            # Always the same thread, so that values which the callback keeps in thread-local storage stay.
+            self.caller = AdaptiveExecutor(1, name, min_workers=1, max_queue=self._most or None)
+
+    def lift(self, lifted: bool) -> None:
+        """Put `done_max` out of force, or in force again."""
+        if isinstance(self.done, Bounded):
+            self.done.lift(lifted)
 
     def ids(self, count: int) -> range:
         """Return `count` consecutive ids that have not been used."""
@@ -168,50 +299,48 @@ class Outlet:
         sink: Sink,
         ids: Iterable[int | None],
         fn: Callable[..., Any],
-        items: Sequence[Any],
+        items: Iterable[Any],
         unpack: bool | None,
         generation: int,
     ) -> None:
-        """Run a slice of a map's items, in one worker, for as long as this is the `generation`."""
+        """Run a slice of a map's items, in one worker, for as long as this is the `generation`.
+
+        They run in portions, of one item at first, and of more while they are quick, whose results are kept together.
+        """
         if unpack is None:
             kinds = {issubclass(kind, tuple) for kind in set(map(type, items))}
             unpack = kinds.pop() if len(kinds) == 1 else None
         kept = sink is True and self._done_callback is None and not isinstance(self.done, Bounded)
-        if unpack is not None and (kept or sink is False) and not self.result_id and not isgeneratorfunction(fn):
-            self._run_portions(kept, fn, items, unpack, generation)
-            return
-        run = self.runner(sink)
-        for job_id, item in zip(ids, items, strict=False):
-            if self.generation != generation:
-                return
-            spread = isinstance(item, tuple) if unpack is None else unpack
-            try:
-                args = tuple(item) if spread else (item,)
-            except Exception as error:
-                self.fail(job_id, error, (item,), {})
-            else:
-                run_quietly(run, job_id, fn, args, {})
+        if unpack is None or not (kept or sink is False) or self.result_id or isgeneratorfunction(fn):
+            run, job, unpacks = self.runner(sink), fn, unpack
 
-    def _run_portions(
-        self, keeps: bool, fn: Callable[..., Any], items: Sequence[Any], spread: bool, generation: int
-    ) -> None:
-        """Run items in portions, of one item at first, and of more while they are quick."""
+            def run_item(job_id: int | None, item: Any) -> None:
+                if self.generation != generation:
+                    return
+                try:
+                    args = tuple(item) if (isinstance(item, tuple) if unpacks is None else unpacks) else (item,)
+                except Exception as error:
+                    self.fail(job_id, error, (item,), {})
+                else:
+                    run_quietly(run, job_id, job, args, {})
+
+            fn, items, unpack, kept = run_item, zip(ids, items, strict=False), True, False
         source = iter(items)
         size = 1
         item: Any = None
         while self.generation == generation and (portion := list(islice(source, size))):
             began = perf_counter()
             out: list[Any] = []
-            left = iter(portion)
+            rest = iter(portion)
             over = False
             while not over:
                 try:
-                    for item in left:
-                        out.append(fn(*item) if spread else fn(item))
+                    for item in rest:
+                        out.append(fn(*item) if unpack else fn(item))
                     over = True
                 except BaseException as error:
-                    self.fail(None, error, _as_args(item, spread), {})
-            if keeps and out:
+                    self.fail(None, error, _as_args(item, unpack), {})
+            if kept and out:
                 self.done.extend(out)
                 self.done_cnt.release(len(out))
             size = min(2 * size, PORTION) if perf_counter() - began < BRISK else max(1, size // 2)
@@ -238,33 +367,28 @@ class Outlet:
             # The executor takes no more calls, because the interpreter exits; or its thread cannot be started.
             _report(callback, args)
 
-    def at_hand(self) -> Iterator[Any]:
-        """Take the results and failures that are there."""
-        for queue, count in self._queues:
-            # A worker appends an entry first, and then counts it.
-            while count.acquire(False):
-                try:
-                    entry = queue.popleft()
-                except IndexError:
-                    # The program has taken an entry from the queue directly, without acquiring `count`.
-                    continue
-                yield entry
-
-    def drain(self, wait_idle: Callable[[float], bool], limit: float) -> Iterator[Any]:
-        """Take results and failures as they come, until `limit` (monotonic seconds) or until no job is left."""
+    def drain(self, wait_idle: Callable[[float], bool], end: float) -> Iterator[Any]:
+        """Take results and failures as they come, until `end` (monotonic seconds) or until no job is left."""
         idle = False
         patience = 0.001
         while True:
             found = False
-            for entry in self.at_hand():
-                found = True
-                yield entry
-            left = min(patience, limit - monotonic())
+            for queue, count in self._queues:
+                # A worker appends an entry first, and then counts it.
+                while count.acquire(False):
+                    try:
+                        entry = queue.popleft()
+                    except IndexError:
+                        # The program has taken an entry without acquiring `count`.
+                        continue
+                    found = True
+                    yield entry
+            time_left = min(patience, end - monotonic())
             # A result is counted before its job is over, so nothing more comes once the pool was idle.
-            if not found and (idle or left <= 0):
+            if not found and (idle or time_left <= 0):
                 return
             patience = 0.001 if found else min(2 * patience, LONGEST_LOOK)
-            idle = left > 0 and wait_idle(left)
+            idle = time_left > 0 and wait_idle(time_left)
 
     def clear(self) -> None:
         """Drop all results and failures."""
@@ -274,10 +398,35 @@ class Outlet:
                 pass
 
 
+def end_of(name: str, seconds: float | None) -> float:
+    """Return when a time is over that begins now, or infinity."""
+    return inf if seconds is None else monotonic() + time_limit(name, seconds)
+
+
+def left(end: float) -> float | None:
+    """Return for how many more seconds `end` is not reached; None for ever."""
+    return None if end == inf else max(0.0, end - monotonic())
+
+
+def check(fn: Any, sink: Any) -> None:
+    """Raise `TypeError` unless a job and what becomes of its results can be called, or `sink` is a bool."""
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, not {fn!r}")
+    if sink is not True and sink is not False and not callable(sink):
+        raise TypeError(f"done_callback must be callable, True or False, not {sink!r}")
+
+
+def waits(future: Future[Any]) -> bool:
+    """Return whether a job has not begun, and may still do so."""
+    return not (future.running() or future.done())
+
+
 def run_quietly(run: Callable[..., Any], job_id: int | None, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
     """Run a job whose failure goes to `Outlet.fail`, and is not raised as well."""
-    with contextlib.suppress(BaseException):
+    try:
         run(job_id, fn, args, kwargs)
+    except BaseException:
+        pass
 
 
 def _nothing(_: object = None) -> None:

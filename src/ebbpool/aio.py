@@ -10,7 +10,7 @@ import weakref
 from typing import Any
 
 from ebbpool._core.accel import instrumented
-from ebbpool._loops.delivery import LoopFuture, mailbox_of
+from ebbpool._loops import LoopFuture, mailbox_of
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
 

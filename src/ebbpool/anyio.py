@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 from ebbpool._core.accel import say_if_plain
 from ebbpool._pool import lifecycle
 from ebbpool._pool.executor_base import longest_wait
-from ebbpool._switch.replacing import Replacements
+from ebbpool._switch import Replacements
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from types import ModuleType, TracebackType
+    from types import ModuleType
     from typing import Self
 
     from anyio import CapacityLimiter
@@ -80,9 +80,7 @@ class Installation(Replacements):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if _installed is self:
             uninstall()
 
@@ -144,12 +142,6 @@ async def run_sync(
 
 
 def _current_half() -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Return the function that runs calls for the backend that runs.
-
-    Raises:
-        UnsupportedVersion: This anyio or trio is not supported.
-        NoEventLoopError: No library runs in this thread. It is anyio's.
-    """
     if not _halves:
         _check_anyio()
     backend = _eventloop.get_async_backend()
@@ -236,11 +228,7 @@ def _limit_waits(max_wait: float | None) -> None:
 
 
 def _put_in(installation: Installation) -> None:
-    """Have anyio's backends use the installation; nothing has changed if this raises.
-
-    Raises:
-        UnsupportedVersion: One of them, or anyio, is not supported.
-    """
+    """Have anyio's backends use the installation; nothing has changed if one of them is not supported."""
     _check_anyio()
     backends = [_eventloop.get_async_backend("asyncio")]
     trio = sys.modules.get(TRIO)
@@ -324,22 +312,14 @@ def _check_executor(executor: Any) -> None:
 
 
 def _check_anyio() -> None:
-    """Check what all backends share.
-
-    Raises:
-        UnsupportedVersion: This anyio is not supported.
-    """
+    """Check what all backends share."""
     _require_tested("anyio")
     if _eventloop is None:
-        raise UnsupportedVersion(f"{_versions()} lacks anyio._core._eventloop")
+        raise UnsupportedVersion(f"anyio {importlib.metadata.version('anyio')} lacks anyio._core._eventloop")
 
 
 def _check(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Return the function that runs calls for `backend`, after a check that it is supported.
-
-    Raises:
-        UnsupportedVersion: It is not supported.
-    """
+    """Return the function that runs calls for `backend`, after a check that it is supported."""
     with _lock:
         if backend not in _halves:
             try:
@@ -353,7 +333,8 @@ def _check(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
 
                     _halves[backend] = on_asyncio.run_sync
             except (ImportError, AttributeError) as error:
-                raise UnsupportedVersion(f"{_versions()} lacks something ebbpool.anyio relies on: {error}") from error
+                version = importlib.metadata.version("anyio")
+                raise UnsupportedVersion(f"anyio {version} lacks what ebbpool.anyio relies on: {error}") from error
         return _halves[backend]
 
 
@@ -368,7 +349,3 @@ def _require_tested(package: str) -> None:
             f"ebbpool.anyio was tested on {package} {tested[0]} to {tested[-1]}, not on the installed "
             f"{package} {version}"
         )
-
-
-def _versions() -> str:
-    return f"anyio {importlib.metadata.version('anyio')}"

@@ -181,7 +181,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
 
     def _connect(self) -> None:
         # Imported here, so that asyncio is imported only where it is used.
-        import ebbpool._loops.delivery  # noqa: F401  (it connects itself)
+        import ebbpool._loops  # noqa: F401  (it connects itself)
 
     if TYPE_CHECKING:
 

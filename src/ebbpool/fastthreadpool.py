@@ -12,26 +12,36 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice, repeat
-from math import inf
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from ebbpool._checks import optional_callable, time_limit, whole
 from ebbpool._core.accel import Future
-from ebbpool._fastthreadpool import Bounded, Outlet, Semaphore, Sink, run_quietly
+from ebbpool._fastthreadpool import (
+    Outlet,
+    PoolCallback,
+    PoolState,
+    PoolStopped,
+    Semaphore,
+    Sink,
+    TimerObj,
+    check,
+    end_of,
+    left,
+    run_quietly,
+    waits,
+)
 from ebbpool._maps.delayed import ScheduledTask
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
 __all__ = ["Pool", "PoolCallback", "PoolStopped", "Semaphore", "Shutdown", "TimerObj"]
 
-Semaphore.__module__ = __name__
+for _face in (PoolCallback, PoolStopped, Semaphore, TimerObj):
+    _face.__module__ = __name__
 
 AS_MANY_AS_CPUS: Final = -9999
 PIECES_PER_CHILD: Final = 4
@@ -41,39 +51,18 @@ _pools: WeakSet[Pool] = WeakSet()
 _pools_lock = threading.Lock()
 
 
-class PoolStopped(RuntimeError):
-    """The pool takes no more jobs; `Pool.clear` makes it usable again."""
-
-
-@dataclass(frozen=True)
-class TimerObj:
-    """What `Pool.schedule` and `Pool.submit_at` return, for `Pool.cancel`.
-
-    Attributes:
-        timer_id: The `ScheduledTask`, or the `Future` of a job that runs once.
-    """
-
-    timer_id: ScheduledTask | Future[Any]
-
-    @property
-    def active(self) -> bool:
-        """Whether a run will come."""
-        return self.timer_id.active if isinstance(self.timer_id, ScheduledTask) else _waits(self.timer_id)
-
-    def cancel(self) -> None:
-        """Cancel all further runs."""
-        self.timer_id.cancel()
-
-
-class PoolCallback(Exception):
-    """Results or failures go to the pool's callback (failures perhaps to the log), and cannot be iterated over."""
-
-
-class Pool:
+class Pool(PoolState):
     """A pool of threads that leaves results in one queue, `done`, and failures in another, `failed`.
 
     Threads start on demand and leave when they have been idle for a while. A job that is a generator function has every
     value that it yields as a result. When the interpreter exits, queued jobs are dropped and running ones finish.
+
+    Each method that takes a job calls `fn` with the further arguments. It raises `TypeError` if `fn` is not callable or
+    a time is not a number, and `PoolStopped` if the pool has been shut down or `init_callback` failed.
+
+    Where it takes a `done_callback`, this says what becomes of the job's results: True to treat them as the pool does,
+    False to drop them, or a function to be called with each, in the job's own thread and without the job's id; what
+    that raises is the job's failure.
 
     Args:
         max_children: How many threads there may be. 0 or less: as many less than there are processors; by default as
@@ -114,77 +103,51 @@ class Pool:
         exc_args: bool = False,
         done_max: int = 0,
     ) -> None:
-        self.max_children: int = _children(max_children)
+        super().__init__()
+        cpus = os.cpu_count() or 1
+        number = whole("max_children", max_children, -(2**63))
+        self.max_children: int = cpus if number <= AS_MANY_AS_CPUS else number if number > 0 else cpus + number
+        if self.max_children < 1:
+            raise ValueError(f"max_children must leave at least one of {cpus} threads, not {number!r}")
         if not isinstance(child_name_prefix, str):
             raise TypeError(f"child_name_prefix must be a string, not {child_name_prefix!r}")
         optional_callable("init_callback", init_callback)
-        optional_callable("finish_callback", finish_callback)
-        optional_callable("failed_callback", failed_callback)
-        caller = None if isinstance(done_callback, bool) else optional_callable("done_callback", done_callback)
-        done_max = whole("done_max", done_max, 0)
-        log_level = whole("log_level", log_level or 0, 0)
         self._build = functools.partial(
             AdaptiveExecutor,
             self.max_children,
             child_name_prefix or f"ThreadPool{id(self)}",
-            None if init_callback is None else _initialize,
-            (init_callback, *(() if init_args is None else init_args)),
-            finalizer=finish_callback,
+            None if init_callback is None else lambda *args: init_callback(threading.current_thread(), *args),
+            () if init_args is None else tuple(init_args),
+            finalizer=optional_callable("finish_callback", finish_callback),
             daemon=True,
         )
-        self._to_callbacks: bool = caller is not None or failed_callback is not None
-        self._fills_queues: bool = not self._to_callbacks and not log_level
-        self._outlet = Outlet(
-            caller, failed_callback, log_level, bool(result_id), bool(exc_stack), bool(exc_args), done_max
-        )
-        self.done: deque[Any] = self._outlet.done
+        outlet = Outlet(done_callback, failed_callback, log_level, result_id, exc_stack, exc_args, done_max)
+        self._outlet = outlet
+        self.done: deque[Any] = outlet.done
         """The queue of results."""
-        self.done_cnt: Semaphore = self._outlet.done_cnt
+        self.done_cnt: Semaphore = outlet.done_cnt
         """A semaphore that counts the results in `done`: acquire it, then take one."""
-        self.failed: deque[Any] = self._outlet.failed
+        self.failed: deque[Any] = outlet.failed
         """The queue of failures."""
-        self.failed_cnt: Semaphore = self._outlet.failed_cnt
+        self.failed_cnt: Semaphore = outlet.failed_cnt
         """A semaphore that counts the failures in `failed`: acquire it, then take one."""
-        self._callback_queue: int | None = done_max or None
         self._default: Sink = done_callback is not False
-        self._run: Callable[..., Any] = self._outlet.runner(self._default)
-        # Dictionaries for their order: oldest first.
-        self._delayed: WeakKeyDictionary[Future[Any], None] = WeakKeyDictionary()
-        self._repeated: WeakKeyDictionary[ScheduledTask | Future[Any], None] = WeakKeyDictionary()
-        self._lock = threading.RLock()
+        self._run: Callable[..., Any] = outlet.runner(self._default)
         self._open()
         with _pools_lock:
             _pools.add(self)
 
     def _open(self) -> None:
         self._executor = self._build()
-        self._lift(False)
-        if self._to_callbacks:
-            # Always the same thread, so that values which the callback keeps in thread-local storage stay.
-            self._outlet.caller = AdaptiveExecutor(
-                1, f"ThreadPoolDone{id(self)}", min_workers=1, max_queue=self._callback_queue
-            )
-
-    def _executors(self) -> list[AdaptiveExecutor]:
-        caller = self._outlet.caller
-        return [self._executor] if caller is None else [self._executor, caller]
+        self._outlet.open(f"ThreadPoolDone{id(self)}")
 
     # The ways in.
-
-    @property
-    def is_shutdown(self) -> bool:
-        """Whether the pool takes no more jobs."""
-        return bool(self._executor._shutdown)
 
     def submit(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Queue the job `fn(*args, **kwargs)`.
 
         Returns:
             The job's id if the pool was made with `result_id`, else its `Future`. `cancel` takes both.
-
-        Raises:
-            TypeError: `fn` is not callable.
-            PoolStopped: The pool has been shut down, or `init_callback` failed.
         """
         if self._outlet.result_id or not callable(fn):
             return self._queue(self._executor.submit, self._default, fn, args, kwargs)
@@ -194,15 +157,7 @@ class Pool:
             raise self._refusal(error) from error
 
     def submit_done(self, fn: Callable[..., Any], done_callback: Sink, *args: Any, **kwargs: Any) -> Any:
-        """Do what `submit` does, but treat the job's result as `done_callback` says.
-
-        Args:
-            fn: The job.
-            done_callback: True to treat the result as the pool does, False to drop it, or a function to be called with
-                each result, in the job's own thread and without its id; what it raises is the job's failure.
-            args: Arguments for `fn`.
-            kwargs: Keyword arguments for `fn`.
-        """
+        """Do what `submit` does, with a `done_callback`."""
         return self._queue(self._executor.submit, done_callback, fn, args, kwargs)
 
     def submit_first(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -214,18 +169,13 @@ class Pool:
         return self._queue(self._executor.submit_first, done_callback, fn, args, kwargs)
 
     def submit_later(self, delay: float, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-        """Queue a job `delay` seconds from now; return its `Future`, which `cancel` takes as `timer`.
-
-        Raises:
-            TypeError: `fn` is not callable, or `delay` is not a number.
-            PoolStopped: As for `submit`.
-        """
+        """Queue a job `delay` seconds from now; return its `Future`, which `cancel` takes as `timer`."""
         return self.submit_done_later(delay, fn, self._default, *args, **kwargs)
 
     def submit_done_later(
         self, delay: float, fn: Callable[..., Any], done_callback: Sink, *args: Any, **kwargs: Any
     ) -> Future[Any]:
-        """Do what `submit_later` does, with `done_callback` as in `submit_done`."""
+        """Do what `submit_later` does, with a `done_callback`."""
         enter = functools.partial(self._executor.submit_later, time_limit("delay", delay))
         future: Future[Any] = self._enter(enter, self._runner(fn, done_callback), None, fn, args, kwargs)
         with self._lock:
@@ -235,20 +185,13 @@ class Pool:
     def submit_at(
         self, _runat: float | time.struct_time, interval: float, fn: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> TimerObj:
-        """Queue a job at a time of the wall clock and, with `interval`, repeatedly from then on.
+        """Queue a job at a time of the wall clock, and again every `interval` seconds if that is not 0.
 
-        Args:
-            _runat: When: seconds as of `time.time`, or a local `time.struct_time`. Setting the wall clock after this
-                call changes nothing.
-            interval: Seconds from run to run; 0 for a single one.
-            fn: The job.
-            args: Arguments for `fn`.
-            kwargs: Keyword arguments for `fn`.
+        `_runat` is in seconds as of `time.time`, or a local `time.struct_time`. Setting the wall clock after this call
+        changes nothing.
 
         Raises:
-            TypeError: `fn` is not callable, or one of the times is not a number.
             ValueError: `_runat` is in the past.
-            PoolStopped: As for `submit`.
         """
         return self.submit_done_at(_runat, interval, fn, self._default, *args, **kwargs)
 
@@ -261,7 +204,7 @@ class Pool:
         *args: Any,
         **kwargs: Any,
     ) -> TimerObj:
-        """Do what `submit_at` does, with `done_callback` as in `submit_done`."""
+        """Do what `submit_at` does, with a `done_callback`."""
         moment = time.mktime(_runat) if isinstance(_runat, time.struct_time) else time_limit("_runat", _runat)
         delay = moment - time.time()
         if delay < 0:
@@ -272,17 +215,13 @@ class Pool:
         """Queue a job every `interval` seconds, first after that time; once if `interval` is 0.
 
         The times do not drift, and a job never overlaps itself: see `ebbpool.ScheduledTask`.
-
-        Raises:
-            TypeError: `fn` is not callable, or `interval` is not a number.
-            PoolStopped: As for `submit`.
         """
         return self.schedule_done(interval, fn, self._default, *args, **kwargs)
 
     def schedule_done(
         self, interval: float, fn: Callable[..., Any], done_callback: Sink, *args: Any, **kwargs: Any
     ) -> TimerObj:
-        """Do what `schedule` does, with `done_callback` as in `submit_done`."""
+        """Do what `schedule` does, with a `done_callback`."""
         return self._repeat(interval, interval, done_callback, fn, args, kwargs)
 
     def map(
@@ -299,7 +238,7 @@ class Pool:
         Args:
             fn: Called with each item; may be a generator function.
             itr: The items; read to its end before this returns.
-            done_callback: As in `submit_done`, for each result.
+            done_callback: What becomes of the results; see `Pool`.
             direct: Accepted for compatibility: threads come and go by themselves.
             unpack_args: Whether an item holds the arguments for a call, or is itself the one argument. None: tuples
                 hold arguments, anything else is one.
@@ -310,16 +249,15 @@ class Pool:
             The ids of the items' jobs, in order, if the pool was made with `result_id`, else None.
 
         Raises:
-            TypeError: `fn` is not callable, or `itr` cannot be iterated.
+            TypeError: `itr` cannot be iterated.
             ValueError: `chunksize` is below 1.
-            PoolStopped: As for `submit`.
         """
         items = list(itr)
         share = -(-len(items) // (PIECES_PER_CHILD * self.max_children)) or 1
         size = share if chunksize is None else whole("chunksize", chunksize, 1)
+        check(fn, done_callback)
         outlet = self._outlet
         ids = outlet.ids(len(items)) if outlet.result_id else None
-        _check(fn, done_callback)
         # Without items there is one empty slice, so that a pool that has been shut down refuses it.
         for start in range(0, len(items) or 1, size):
             part = slice(start, start + size)
@@ -328,7 +266,7 @@ class Pool:
         return ids
 
     def _runner(self, fn: Callable[..., Any], sink: Sink) -> Callable[..., Any]:
-        _check(fn, sink)
+        check(fn, sink)
         return self._run if sink is self._default else self._outlet.runner(sink)
 
     def _queue(self, enter: Callable[..., Any], sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -363,7 +301,7 @@ class Pool:
     def _refusal(self, error: RuntimeError) -> RuntimeError:
         return PoolStopped(f"the pool takes no jobs: {error}") if self.is_shutdown else error
 
-    # What comes out of it.
+    # What comes out of it, and its end.
 
     def as_completed(self, wait: float | bool | None = None, cnt_max: int = 0) -> Iterator[Any]:
         """Take results, and failures, from their queues as they come.
@@ -379,76 +317,11 @@ class Pool:
             ValueError: `cnt_max` is negative.
             RuntimeError: From the iterator: a job waits for its own pool.
         """
-        if not self._fills_queues:
+        if not self._outlet.fills_queues:
             raise PoolCallback("there is nothing to iterate over: results or failures do not go to a queue")
         most = whole("cnt_max", cnt_max, 0)
-        limit = inf if wait is None or wait is True else monotonic() + time_limit("wait", wait or 0)
-        return islice(self._outlet.drain(self._executor.wait_idle, limit), most or None)
-
-    # What it is doing.
-
-    @property
-    def children(self) -> tuple[threading.Thread, ...]:
-        """The threads of the pool."""
-        return tuple(self._executor._threads)
-
-    @property
-    def child_cnt(self) -> int:
-        """How many threads there are."""
-        return len(self.children)
-
-    @property
-    def alive(self) -> int:
-        """How many threads are alive."""
-        return sum(child.is_alive() for child in self.children)
-
-    @property
-    def busy(self) -> int:
-        """How many threads have a job; a slice of a map counts as one."""
-        return self._executor.stats().running
-
-    @property
-    def pending(self) -> int:
-        """How many jobs are queued or running; a slice of a map counts as one."""
-        stats = self._executor.stats()
-        return stats.queued + stats.running
-
-    @property
-    def jobs(self) -> deque[Future[Any]]:
-        """The jobs that are queued right now."""
-        waiting: list[Any] = self._executor._pool.waiting()
-        return deque(waiting)
-
-    @property
-    def delayed(self) -> deque[Future[Any]]:
-        """The jobs of `submit_later` that have not begun right now."""
-        with self._lock:
-            return deque(filter(_waits, list(self._delayed)))
-
-    @property
-    def scheduled(self) -> deque[TimerObj]:
-        """The jobs of `schedule` and `submit_at` that have runs to come right now."""
-        with self._lock:
-            return deque(timer for timer in map(TimerObj, list(self._repeated)) if timer.active)
-
-    def wait_idle(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds until no job is queued or running and the pool's callbacks have been called.
-
-        Returns:
-            False if `timeout` ran out.
-
-        Raises:
-            TypeError: `timeout` is not a number.
-            RuntimeError: A job, or a callback, waits for its own pool.
-        """
-        limit = None if timeout is None else monotonic() + time_limit("timeout", timeout)
-        while all(executor.wait_idle(_left(limit)) for executor in self._executors()):
-            # A callback may have submitted another job.
-            if self._executor.wait_idle(0):
-                return True
-        return False
-
-    # The end.
+        end = end_of("wait", None if wait is None or wait is True else wait or 0)
+        return islice(self._outlet.drain(self._executor.wait_idle, end), most or None)
 
     def cancel(self, job_id: int | bool | Future[Any] | None = None, timer: Any = None) -> bool:
         """Take jobs that have not begun off the queue, and stop timers.
@@ -481,7 +354,7 @@ class Pool:
             self._drop_jobs()
             return True
         job: Any = job_id if isinstance(job_id, Future) else self._outlet.pending.get(job_id)
-        return job is not None and _waits(job) and bool(job.cancel())
+        return job is not None and waits(job) and bool(job.cancel())
 
     def _drop_jobs(self) -> None:
         queued = self._executor._pool.waiting()
@@ -525,14 +398,14 @@ class Pool:
         Raises:
             TypeError: `timeout` is not a number.
         """
-        limit = None if timeout is None else monotonic() + time_limit("timeout", timeout)
+        end = end_of("timeout", timeout)
         self._stop(bool(soon))
         try:
             for executor in self._executors():
                 # Refused to a job, and to a callback, of this pool, which would wait for itself.
                 executor.wait_idle(0)
             for executor in self._executors():
-                executor.shutdown(timeout=_left(limit))
+                executor.shutdown(timeout=left(end))
         except (RuntimeError, TimeoutError):
             return False
         return True
@@ -544,18 +417,12 @@ class Pool:
     def _stop(self, drop: bool) -> None:
         """Take no more jobs, without waiting."""
         self._executor.shutdown(wait=False, cancel_futures=drop)
-        self._lift(True)
-
-    def _lift(self, lifted: bool) -> None:
-        if isinstance(self.done, Bounded):
-            self.done.lift(lifted)
+        self._outlet.lift(True)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     def __repr__(self) -> str:
@@ -578,32 +445,3 @@ def Shutdown(now: bool = True) -> None:
 
 
 atexit.register(Shutdown)
-
-
-def _children(number: Any) -> int:
-    cpus = os.cpu_count() or 1
-    number = whole("max_children", number, -(2**63))
-    children = cpus if number <= AS_MANY_AS_CPUS else number if number > 0 else cpus + number
-    if children < 1:
-        raise ValueError(f"max_children must leave at least one of {cpus} threads, not {number!r}")
-    return int(children)
-
-
-def _check(fn: Any, sink: Any) -> None:
-    if not callable(fn):
-        raise TypeError(f"fn must be callable, not {fn!r}")
-    if sink is not True and sink is not False and not callable(sink):
-        raise TypeError(f"done_callback must be callable, True or False, not {sink!r}")
-
-
-def _initialize(init_callback: Callable[..., object], *args: Any) -> None:
-    init_callback(threading.current_thread(), *args)
-
-
-def _left(limit: float | None) -> float | None:
-    return None if limit is None else max(0.0, limit - monotonic())
-
-
-def _waits(future: Future[Any]) -> bool:
-    """Return whether a job has not begun, and may still do so."""
-    return not (future.running() or future.done())

@@ -116,8 +116,7 @@ class Line:
         limit: How many leases there may be at a time.
         stays: Whether a lease lasts until the end, and not only while calls wait.
         calls: Those that wait. Where leases stay, None is the end, and no call comes after it.
-        leases: How many there are, those that have not begun among them; `tasks` are the tasks of the pool, and
-            `threads` those that serve.
+        leases: How many there are, those that have not begun among them.
         cause: Why no more calls are taken, if the initializer failed.
         here: Whether the calling thread serves, and whether the initializer has run in it.
     """

@@ -9,13 +9,12 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbpool._switch.executors import Loops, leasing
-from ebbpool._switch.replacing import Replacements, Watcher
+from ebbpool._switch import Loops, PoolThreads, Replacements, Watcher, leasing
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType, TracebackType
+    from types import ModuleType
     from typing import Self
 
 __all__ = ["Installed", "install"]
@@ -70,9 +69,7 @@ class Installed:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.undo()
 
     def __str__(self) -> str:
@@ -167,8 +164,6 @@ def _anyio(installed: Installed, _: ModuleType) -> str:
 
 
 def _trio(installed: Installed, trio: ModuleType) -> str:
-    from ebbpool._switch.trio_threads import PoolThreads
-
     cache = sys.modules["trio._core._thread_cache"]
     if "THREAD_CACHE" not in trio.lowlevel.start_thread_soon.__code__.co_names or not hasattr(cache, "THREAD_CACHE"):
         raise RuntimeError("it has no THREAD_CACHE in this version")
@@ -191,7 +186,7 @@ def _uvloop(installed: Installed, uvloop: ModuleType) -> str:
 
 
 def _starlette(installed: Installed, concurrency: ModuleType) -> str:
-    from ebbpool._switch.starlette import iterate_in_batches
+    from ebbpool._anyio.streams import iterate_in_batches
 
     stock = getattr(concurrency, ITERATE)
     batches = iterate_in_batches(stock)

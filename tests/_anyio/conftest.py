@@ -42,20 +42,16 @@ def every_loop_is_watched(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("watched_loop")
 
 
-@pytest.fixture(params=["direct", "installed", "stock"])
-def any_way(request: pytest.FixtureRequest) -> Iterator[Way]:
-    with way(request.param) as given:
-        yield given
+def fixture_of(*names: str, **settings: Any) -> Any:
+    @pytest.fixture(params=names)
+    def given(request: pytest.FixtureRequest) -> Iterator[Way]:
+        with way(request.param, **settings) as one:
+            yield one
+
+    return given
 
 
-@pytest.fixture(params=["direct", "installed"])
-def our_way(request: pytest.FixtureRequest) -> Iterator[Way]:
-    with way(request.param) as given:
-        yield given
-
-
-@pytest.fixture(params=["direct", "installed"])
-def narrow_way(request: pytest.FixtureRequest) -> Iterator[Way]:
-    """One worker, so that a second call is queued."""
-    with way(request.param, max_workers=1) as given:
-        yield given
+any_way = fixture_of("direct", "installed", "stock")
+our_way = fixture_of("direct", "installed")
+narrow_way = fixture_of("direct", "installed", max_workers=1)
+"""One worker, so that a second call is queued."""

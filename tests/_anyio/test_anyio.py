@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+from contextlib import nullcontext
+from functools import partial
 
 import anyio
 import anyio.from_thread
@@ -80,17 +82,10 @@ async def test_what_the_function_put_on_the_loop_runs_before_the_await_returns(a
 
 @pytest.mark.anyio
 async def test_without_a_limiter_the_ceiling_is_the_limit(our_way: Way) -> None:
-    gate = Gate()
-
     our_way.pool.resize(max_workers=45)
-    with gate:
-        async with anyio.create_task_group() as group:
-            for _ in range(50):
-                group.start_soon(our_way.run_sync, gate)
-            await begun(gate, 45)
-            assert gate.nobody_begins()
-            assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
-            gate.open()
+    async with our_way.busy(calls=50, begin=45) as (gate, _):
+        assert gate.nobody_begins()
+        assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
     assert gate.peak == 45
 
 
@@ -105,15 +100,9 @@ async def test_an_abandoned_call_gives_its_token_back_at_once(any_way: Way) -> N
 @on_trio
 async def test_with_trio_an_abandoned_call_keeps_its_token_until_it_ends(any_way: Way) -> None:
     limiter = anyio.CapacityLimiter(1)
-    for fail in (False, True):
+    for after in (int, failing):
         with Gate() as gate:
-
-            def work(gate: Gate = gate, fail: bool = fail) -> None:
-                gate()
-                if fail:
-                    failing()
-
-            await leave_behind(any_way, gate, work, limiter=limiter)
+            await leave_behind(any_way, gate, lambda gate=gate, after=after: (gate(), after()), limiter=limiter)
             assert limiter.borrowed_tokens == 1
             gate.open()
             await until(lambda: not limiter.borrowed_tokens)
@@ -124,22 +113,18 @@ async def test_with_trio_an_abandoned_call_keeps_its_token_until_it_ends(any_way
 async def test_trio_counts_the_threads(any_way: Way) -> None:
     trio_testing = pytest.importorskip("trio.testing")
 
+    waiter: list[str] = []
+
+    async def wait() -> None:
+        await trio_testing.wait_all_threads_completed()
+        waiter.append("over")
+
     assert trio_testing.active_thread_count() == 0
-    with Gate() as gate:
-        async with anyio.create_task_group() as group:
-            group.start_soon(any_way.run_sync, gate)
-            await wait_all_tasks_blocked()
-            assert trio_testing.active_thread_count() == 1
-            waiter: list[str] = []
-
-            async def wait() -> None:
-                await trio_testing.wait_all_threads_completed()
-                waiter.append("over")
-
-            group.start_soon(wait)
-            await wait_all_tasks_blocked()
-            assert waiter == []
-            gate.open()
+    async with any_way.busy() as (_, group):
+        assert trio_testing.active_thread_count() == 1
+        group.start_soon(wait)
+        await wait_all_tasks_blocked()
+        assert waiter == []
     assert waiter == ["over"]
     assert trio_testing.active_thread_count() == 0
 
@@ -157,14 +142,7 @@ async def test_an_abandoned_call_runs_on_and_its_outcome_is_dropped(any_way: Way
             finished.set()
 
     with Gate() as gate:
-        async with anyio.create_task_group() as group:
-
-            async def call() -> None:
-                await any_way.run_sync(fail, abandon_on_cancel=True)
-
-            group.start_soon(call)
-            await begun(gate)
-            group.cancel_scope.cancel()
+        await leave_behind(any_way, gate, fail)
         assert not finished.is_set()
         gate.open()
         eventually(finished.is_set)
@@ -182,27 +160,20 @@ async def test_a_cancelled_task_takes_its_queued_call_off_the_queue(
     """As with stock anyio, where what has not begun waits for a token and can be cancelled."""
     calls: list[int] = []
     pool = narrow_way.pool
+    call = partial(narrow_way.run_sync, calls.append, 1, abandon_on_cancel=abandon)
 
-    with Gate() as gate:
-        async with anyio.create_task_group() as outer:
-            outer.start_soon(narrow_way.run_sync, gate)
-            await begun(gate)
-            async with anyio.create_task_group() as group:
-
-                async def call() -> None:
-                    await narrow_way.run_sync(calls.append, 1, abandon_on_cancel=abandon)
-
-                group.start_soon(call)
-                group.start_soon(call)
-                await wait_all_tasks_blocked()
-                assert pool.stats().queued == 2
-                group.cancel_scope.cancel()
-            assert pool.stats().queued == 0
-            assert pool.stats().cancelled == 2
-            gate.open()
-        if anyio_backend_name != "trio":
-            task = asyncio.current_task()
-            assert task is not None and task.cancelling() == 0
+    async with narrow_way.busy():
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            group.start_soon(call)
+            await wait_all_tasks_blocked()
+            assert pool.stats().queued == 2
+            group.cancel_scope.cancel()
+        assert pool.stats().queued == 0
+        assert pool.stats().cancelled == 2
+    if anyio_backend_name != "trio":
+        task = asyncio.current_task()
+        assert task is not None and task.cancelling() == 0
     wait_for_idle(pool)
     assert calls == []
 
@@ -214,15 +185,10 @@ async def test_a_native_cancel_takes_a_queued_call_off_the_queue(narrow_way: Way
     pool = narrow_way.pool
 
     async def call() -> None:
-        if not scoped:
-            await narrow_way.run_sync(calls.append, 1)
-            return
-        with anyio.CancelScope():
+        with anyio.CancelScope() if scoped else nullcontext():
             await narrow_way.run_sync(calls.append, 1)
 
-    with Gate() as gate:
-        first = asyncio.ensure_future(narrow_way.run_sync(gate))
-        await begun(gate)
+    async with narrow_way.busy():
         task = asyncio.ensure_future(call())
         await wait_all_tasks_blocked()
         assert pool.stats().queued == 1
@@ -230,8 +196,6 @@ async def test_a_native_cancel_takes_a_queued_call_off_the_queue(narrow_way: Way
         assert pool.stats().queued == 0
         with pytest.raises(asyncio.CancelledError):
             await task
-        gate.open()
-        await first
     assert calls == []
 
 
@@ -271,22 +235,17 @@ async def add(left: int, right: int) -> int:
 async def test_check_cancelled_raises_in_a_shielded_call(anyio_backend_name: str, any_way: Way) -> None:
     outcome: list[str] = []
 
-    with Gate() as gate:
+    def work(gate: Gate) -> None:
+        gate()
+        try:
+            anyio.from_thread.check_cancelled()
+        except BaseException as error:
+            outcome.append(type(error).__name__)
+            raise
 
-        def work() -> None:
-            gate()
-            try:
-                anyio.from_thread.check_cancelled()
-            except BaseException as error:
-                outcome.append(type(error).__name__)
-                raise
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(any_way.run_sync, work)
-            await begun(gate)
-            group.cancel_scope.cancel()
-            gate.open()
-        assert group.cancel_scope.cancelled_caught or anyio_backend_name == "trio"
+    async with any_way.busy(work) as (_, group):
+        group.cancel_scope.cancel()
+    assert group.cancel_scope.cancelled_caught or anyio_backend_name == "trio"
     assert outcome in (["CancelledError"], ["Cancelled"])
 
 

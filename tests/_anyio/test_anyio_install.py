@@ -15,8 +15,8 @@ import pytest
 from anyio import to_thread
 from anyio._backends._asyncio import AsyncIOBackend
 from anyio.to_thread import run_sync as imported_before
-from support.anyio import begun, missing
-from support.common import Gate, output_of, run_script
+from support.anyio import Way, missing
+from support.common import output_of, run_script
 
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor
@@ -85,20 +85,13 @@ def test_somebody_else_has_replaced_it_since(pool: AdaptiveExecutor, monkeypatch
 @pytest.mark.anyio
 @pytest.mark.parametrize("keep", [False, True])
 async def test_the_default_limiter(pool: AdaptiveExecutor, keep: bool) -> None:
-    tokens = 3
-    gate = Gate()
-
-    with gate, install(pool, keep_default_limiter=keep):
+    with install(pool, keep_default_limiter=keep):
         limiter = to_thread.current_default_thread_limiter()
         assert limiter.total_tokens == 40
-        limiter.total_tokens = tokens
-        async with anyio.create_task_group() as group:
-            for _ in range(2 * tokens):
-                group.start_soon(imported_before, gate)
-            await begun(gate, tokens if keep else 2 * tokens)
+        limiter.total_tokens = 3
+        async with Way("installed", pool).busy(calls=6, begin=3 if keep else 6) as (gate, _):
             assert gate.nobody_begins()
-            assert limiter.borrowed_tokens == (tokens if keep else 0)
-            gate.open()
+            assert limiter.borrowed_tokens == (3 if keep else 0)
 
 
 @pytest.mark.parametrize("version", ["3.7.1", "4.9.0", "4.99.0", "5.0", "nonsense"])

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import from_thread, to_thread
-from support.anyio import begun, missing, until
+from support.anyio import begun, missing, until, way
 from support.common import LONG, TIMEOUT, Gate
 
 import ebbpool
@@ -78,13 +78,13 @@ async def test_what_is_no_limit_of_a_wait(value: Any) -> None:
 
 @pytest.mark.parametrize("abandon", [True, False])
 async def test_a_scope_that_is_cancelled_reaches_the_thread(abandon: bool) -> None:
-    begun, told = threading.Event(), threading.Event()
+    told = threading.Event()
     outcome: list[object] = []
     cancellation = anyio.get_cancelled_exc_class()
 
-    def work() -> None:
+    def work(gate: Gate) -> None:
         with ebbpool.on_cancel(told.set):
-            begun.set()
+            gate()
             outcome.append(told.wait(TIMEOUT))
         outcome.append(ebbpool.cancelled())
         try:
@@ -92,40 +92,24 @@ async def test_a_scope_that_is_cancelled_reaches_the_thread(abandon: bool) -> No
         except cancellation:
             outcome.append("as anyio has it")
 
-    with AdaptiveExecutor() as pool:
-        with ebbpool.anyio.install(pool), anyio.CancelScope() as scope:
-            async with anyio.create_task_group() as group:
-
-                async def ask() -> None:
-                    await to_thread.run_sync(work, abandon_on_cancel=abandon)
-
-                group.start_soon(ask)
-                while not begun.is_set():
-                    await anyio.lowlevel.checkpoint()
-                scope.cancel()
-        pool.wait_idle(TIMEOUT)
+    with way("installed") as installed:
+        async with installed.busy(work, abandon_on_cancel=abandon) as (_, group):
+            group.cancel_scope.cancel()
+        installed.pool.wait_idle(TIMEOUT)
     assert outcome == [True, True, "as anyio has it"]
 
 
 @pytest.mark.parametrize("abandon", [True, False])
 async def test_what_a_cancelled_scope_leaves_running_counts_as_abandoned(abandon: bool) -> None:
     """Whether or not the scope waits until it is over, as anyio has it: nobody wants what it returns."""
-    with AdaptiveExecutor() as pool, ebbpool.anyio.install(pool), Gate() as gate:
-        with anyio.CancelScope() as scope:
-            async with anyio.create_task_group() as group:
-
-                async def ask() -> None:
-                    await to_thread.run_sync(gate, abandon_on_cancel=abandon)
-
-                group.start_soon(ask)
-                await until(lambda: pool.stats().running == 1)
-                assert pool.stats().abandoned == 0
-                scope.cancel()
-                with anyio.CancelScope(shield=True):
-                    await until(lambda: pool.stats().abandoned == 1)
-                gate.open()
-        await until(lambda: pool.stats().running == 0)
-        assert pool.stats().abandoned == 0
+    with way("installed") as installed:
+        async with installed.busy(abandon_on_cancel=abandon) as (_, group):
+            assert installed.pool.stats().abandoned == 0
+            group.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await until(lambda: installed.pool.stats().abandoned == 1)
+        await until(lambda: installed.pool.stats().running == 0)
+        assert installed.pool.stats().abandoned == 0
 
 
 async def test_a_call_knows_the_deadlines_of_the_scopes_around_it(anyio_backend_name: str) -> None:
@@ -145,17 +129,15 @@ async def test_no_time_is_left_once_the_scope_is_cancelled(anyio_backend_name: s
     if anyio_backend_name == "trio":
         pytest.skip("trio does not tell")
 
-    def work() -> None:
+    left: list[float | None] = []
+
+    def work(gate: Gate) -> None:
         gate()
         left.append(ebbpool.time_left())
 
-    left: list[float | None] = []
-    with AdaptiveExecutor() as pool, ebbpool.anyio.install(pool), Gate() as gate:
-        async with anyio.create_task_group() as group:
-            group.start_soon(to_thread.run_sync, work)
-            await until(lambda: pool.stats().running == 1)
+    with way("installed") as installed:
+        async with installed.busy(work) as (_, group):
             group.cancel_scope.cancel()
-            gate.open()
     assert left == [0.0]
 
 

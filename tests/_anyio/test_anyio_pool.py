@@ -18,7 +18,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from anyio import wait_all_tasks_blocked
-from support.anyio import ASYNCIO, TRIO, Backend, Way, begun, missing, run_on
+from support.anyio import ASYNCIO, TRIO, Backend, Way, missing, run_on
 from support.common import (
     Background,
     Boom,
@@ -26,6 +26,7 @@ from support.common import (
     Thing,
     collected,
     eventually,
+    fail,
     gone,
     no_collector,
     output_of,
@@ -37,10 +38,6 @@ from ebbpool import AdaptiveExecutor
 from ebbpool._testing.seams import places_lent
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
-
-
-def raising() -> None:
-    raise Boom
 
 
 def stopping() -> None:
@@ -137,27 +134,18 @@ async def test_a_pool_that_is_shut_down_refuses(our_way: Way) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize(("abandon", "scoped"), [(False, True), (True, False)])
 async def test_a_call_that_the_pool_cancels(narrow_way: Way, abandon: bool, scoped: bool) -> None:
-    pool = narrow_way.pool
-
     outcome: list[str] = []
 
     async def call() -> None:
-        with pytest.raises(concurrent.futures.CancelledError, match="the pool"):
-            if scoped:
-                with anyio.CancelScope():
-                    await narrow_way.run_sync(abs, -1, abandon_on_cancel=abandon)
-            else:
-                await narrow_way.run_sync(abs, -1, abandon_on_cancel=abandon)
+        scope = anyio.CancelScope() if scoped else contextlib.nullcontext()
+        with pytest.raises(concurrent.futures.CancelledError, match="the pool"), scope:
+            await narrow_way.run_sync(abs, -1, abandon_on_cancel=abandon)
         outcome.append("told")
 
-    with Gate() as gate:
-        async with anyio.create_task_group() as group:
-            group.start_soon(narrow_way.run_sync, gate)
-            await begun(gate)
-            group.start_soon(call)
-            await wait_all_tasks_blocked()
-            pool.shutdown(wait=False, cancel_futures=True)
-            gate.open()
+    async with narrow_way.busy() as (_, group):
+        group.start_soon(call)
+        await wait_all_tasks_blocked()
+        narrow_way.pool.shutdown(wait=False, cancel_futures=True)
     assert outcome == ["told"]
 
 
@@ -165,52 +153,34 @@ async def test_a_call_that_the_pool_cancels(narrow_way: Way, abandon: bool, scop
 async def test_a_call_with_a_limiter_of_its_own_is_not_held_up_by_the_ceiling(narrow_way: Way) -> None:
     pool = narrow_way.pool
 
-    with Gate() as gate:
-        async with anyio.create_task_group() as group:
-            # The second of these waits in the queue.
-            for _ in range(2):
-                group.start_soon(narrow_way.run_sync, gate)
-            await begun(gate)
-            for _ in range(3):
-                assert await narrow_way.run_sync(abs, -1, limiter=anyio.CapacityLimiter(1)) == 1
-            assert gate.nobody_begins()
-            with pytest.raises(Boom):
-                await narrow_way.run_sync(raising, limiter=anyio.CapacityLimiter(1))
-            with anyio.CancelScope() as scope:
-                scope.cancel()
-                await narrow_way.run_sync(abs, -1, limiter=anyio.CapacityLimiter(1))
-            assert (places_lent(pool), pool.stats().max_workers) == (0, 1)
-            gate.open()
+    # The second of these waits in the queue.
+    async with narrow_way.busy(calls=2, begin=1) as (gate, _):
+        for _ in range(3):
+            assert await narrow_way.run_sync(abs, -1, limiter=anyio.CapacityLimiter(1)) == 1
+        assert gate.nobody_begins()
+        with pytest.raises(Boom):
+            await narrow_way.run_sync(fail, limiter=anyio.CapacityLimiter(1))
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await narrow_way.run_sync(abs, -1, limiter=anyio.CapacityLimiter(1))
+        assert (places_lent(pool), pool.stats().max_workers) == (0, 1)
     wait_for_idle(pool)
     eventually(lambda: pool.stats().workers <= 1)
 
 
 @pytest.mark.anyio
 async def test_a_kept_default_limiter_does_not_lift_the_ceiling() -> None:
-    with AdaptiveExecutor(1) as pool, ebbpool.anyio.install(pool, keep_default_limiter=True), Gate() as gate:
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(anyio.to_thread.run_sync, gate)
-            await begun(gate)
+    with AdaptiveExecutor(1) as pool, ebbpool.anyio.install(pool, keep_default_limiter=True):
+        async with Way("installed", pool).busy(calls=3, begin=1) as (gate, _):
             assert gate.nobody_begins()
-            gate.open()
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("abandon", [False, True])
 async def test_a_cancelled_call_with_a_limiter_of_its_own_gives_back_its_place(narrow_way: Way, abandon: bool) -> None:
     pool = narrow_way.pool
-
-    with Gate() as gate:
-        async with anyio.create_task_group() as group:
-
-            async def call() -> None:
-                await narrow_way.run_sync(gate, abandon_on_cancel=abandon, limiter=anyio.CapacityLimiter(1))
-
-            group.start_soon(call)
-            await begun(gate)
-            group.cancel_scope.cancel()
-            gate.open()
+    async with narrow_way.busy(abandon_on_cancel=abandon, limiter=anyio.CapacityLimiter(1)) as (_, group):
+        group.cancel_scope.cancel()
     wait_for_idle(pool)
     await anyio.lowlevel.checkpoint()
     eventually(lambda: (places_lent(pool), pool.stats().max_workers) == (0, 1))

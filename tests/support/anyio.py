@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -63,15 +63,25 @@ class Way:
     """A way to have calls run by `pool`; "stock" is anyio's own, which shows that a test says what anyio does."""
 
     def __init__(self, name: str, pool: AdaptiveExecutor) -> None:
-        self.name = name
         self.pool = pool
-        self.stock = name == "stock"
         self.run_sync: Callable[..., Any] = anyio.to_thread.run_sync
         if name == "direct":
             self.run_sync = partial(ebbpool.anyio.run_sync, executor=pool)
 
-    def __repr__(self) -> str:
-        return self.name
+    @asynccontextmanager
+    async def busy(
+        self, call: Callable[..., Any] = Gate.__call__, calls: int = 1, begin: int | None = None, **options: Any
+    ) -> AsyncIterator[tuple[Gate, Any]]:
+        """Give a gate and a task group with `calls` of `call(gate)`, once so many have begun; open it at the end."""
+        with Gate() as gate:
+            async with anyio.create_task_group() as group:
+                for _ in range(calls):
+                    group.start_soon(partial(self.run_sync, call, gate, **options))
+                await begun(gate, calls if begin is None else begin)
+                try:
+                    yield gate, group
+                finally:
+                    gate.open()
 
 
 async def begun(gate: Gate, count: int = 1) -> None:
@@ -81,7 +91,7 @@ async def begun(gate: Gate, count: int = 1) -> None:
 
 
 async def leave_behind(way: Way, gate: Gate, call: Callable[..., Any], **options: Any) -> None:
-    """Abandons `call`, which enters `gate`, as soon as it is there."""
+    """Abandon `call`, which enters `gate`, as soon as it is there."""
     async with anyio.create_task_group() as group:
         group.start_soon(partial(way.run_sync, call, abandon_on_cancel=True, **options))
         await begun(gate)

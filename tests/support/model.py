@@ -324,13 +324,6 @@ class ExecutorModel(RuleBasedStateMachine):
         self.pool.resize(max_queue=max_queue)
         self.settle()
 
-    @precondition(lambda self: not self.closed)
-    @rule(bad=st.sampled_from([{"max_workers": 0}, {"min_workers": -1}, {"keep_alive": -1.0}, {"max_queue": -1}]))
-    def resize_badly(self, bad: dict[str, Any]) -> None:
-        with pytest.raises(ValueError, match=next(iter(bad))):
-            self.pool.resize(**{"keep_alive": 7.0, **bad})
-        assert self.pool._max_workers == self.max_workers
-
     @precondition(lambda self: not self.running and not self.queue)
     @rule()
     def wait_idle(self) -> None:

@@ -19,8 +19,8 @@ from weakref import ref
 from anyio._backends._asyncio import AsyncIOBackend, CancelScope, _task_states
 from anyio._core._eventloop import threadlocals
 
-from ebbpool._anyio.shared import BACKEND_IS_APART, CANCELLED, LIBRARY, call, token_for
-from ebbpool._loops.delivery import mailbox_of
+from ebbpool._anyio import BACKEND_IS_APART, CANCELLED, LIBRARY, call, token_for
+from ebbpool._loops import mailbox_of
 from ebbpool._pool.cancelling import deadlines_elsewhere
 
 if TYPE_CHECKING:

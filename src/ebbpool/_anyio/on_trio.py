@@ -28,7 +28,7 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from ebbpool._anyio.shared import BACKEND_IS_APART, CANCELLED, LIBRARY, call, token_for
+from ebbpool._anyio import BACKEND_IS_APART, CANCELLED, LIBRARY, call, token_for
 from ebbpool._core.accel import Mailbox
 from ebbpool._pool import late
 
@@ -66,14 +66,9 @@ class TrioCall:
     """The ticket of one call, whose outcome a task waits for in trio's thread.
 
     Attributes:
-        state: The run it belongs to.
-        abandon: Whether a cancelled task leaves a running call behind.
         task: The task to wake, in the list in which trio's messages from the worker look for it.
         cancel_with: What raises `trio.Cancelled`, once the task is cancelled; in the list where trio looks for it.
-        call: The call.
         limiter: The limiter from which `self` has borrowed a token, to be given back when the call is over.
-        value: What the call returned.
-        error: What it raised.
     """
 
     __slots__ = ("abandon", "call", "cancel_with", "error", "limiter", "state", "task", "value")

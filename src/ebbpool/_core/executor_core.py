@@ -427,7 +427,7 @@ _LoopFuture: Any = None
 def connect(
     get_loop: Callable[[], Any], make_mailbox: Callable[[Any], Mailbox], loop_future: type, mailbox_name: str
 ) -> None:
-    """Set what the engine needs from asyncio; called by `ebbpool._loops.delivery`."""
+    """Set what the engine needs from asyncio; called by `ebbpool._loops`."""
     global _get_loop, _make_mailbox, _LoopFuture, _mailbox_name
     _get_loop = get_loop
     _mailbox_name = mailbox_name

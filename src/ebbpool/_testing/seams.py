@@ -20,7 +20,6 @@ from ebbpool._core import accel
 from ebbpool._core.accel import Timers
 from ebbpool._frames import UNREADABLE as UNREADABLE
 from ebbpool._frames import is_joined as is_joined
-from ebbpool._interpreter import quota as quota
 from ebbpool._pool import census as census
 from ebbpool._pool import crew as crew
 from ebbpool._pool import growth, lifecycle, spill
@@ -41,6 +40,7 @@ ALL = accel.ALL
 orphans = accel.orphans
 gil_enabled = _interpreter.gil_enabled
 interpreter = _interpreter.interpreter
+quota = _interpreter
 
 SETTINGS: dict[str, tuple[ModuleType, str]] = {
     "crew": (growth, "CREW"),

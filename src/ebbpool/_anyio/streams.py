@@ -41,7 +41,6 @@ class Pump:
 
     Attributes:
         fn: The iterator; it gives the turn its name.
-        chunks: Those that are there, oldest first.
         bell: What the consumer waits for, or None.
         left: Whether the consumer has left.
         over: Whether the iterator has ended, with `error` if that is not None.

@@ -1,4 +1,4 @@
-"""How many processors the container leaves to this process: the CPU quota of its control groups, on Linux."""
+"""Facts about the interpreter that runs this. Everything else may import it, so it imports almost nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import errno
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Final
 
 INTERVAL: Final = 5.0
@@ -20,6 +22,37 @@ _SHORT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Errors that say nothing about the file that could not be read."""
 
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+
+PURE: Final[bool] = os.environ.get("EBBPOOL_PURE", "") not in ("", "0")
+"""Whether the environment asks for the plain core (``EBBPOOL_PURE=1``)."""
+
+FREE_THREADED: Final[bool] = "free-threading build" in sys.version
+"""Whether this is a free-threaded build. Its GIL may be on all the same: see `gil_enabled`."""
+
+
+def gil_enabled() -> bool:
+    """Return whether the GIL is on right now.
+
+    A free-threaded build turns it on for good when it imports an extension module that needs it, so that the
+    answer may change from False to True while a program starts.
+    """
+    probe = getattr(sys, "_is_gil_enabled", None)
+    return True if probe is None else bool(probe())
+
+
+GIL_ENABLED: Final[bool] = gil_enabled()
+"""Whether the GIL was on when this module was first imported."""
+
+
+def daemon_threads() -> bool:
+    """Return whether this interpreter may have daemon threads; one with a GIL of its own may not (CPython 3.12)."""
+    try:
+        threading.Thread(name="ebbpool-probe", daemon=True)
+    except RecursionError:
+        raise
+    except RuntimeError:
+        return False
+    return True
 
 
 def cpu_quota(root: str = "") -> int | None:
@@ -38,14 +71,8 @@ def cpu_quota(root: str = "") -> int | None:
         OSError: The process has no file descriptor, or no memory, left to read it.
     """
     try:
-        groups = _read(f"{root}/proc/self/cgroup")
-        mounts = _read(f"{root}/proc/self/mountinfo")
-        quotas = [
-            _quota(group, files)
-            for controller, files in FILES.items()
-            for group in _groups(root, groups, mounts, controller)
-        ]
-        return min((quota for quota in quotas if quota is not None), default=None)
+        found = [_quota(group, files) for controller, files in FILES.items() for group in _groups(root, controller)]
+        return min((quota for quota in found if quota is not None), default=None)
     except (OSError, ValueError) as error:
         _check(error)
         return None
@@ -61,15 +88,18 @@ def _read(path: str) -> str:
         return os.fsdecode(file.read())
 
 
-def _groups(root: str, groups: str, mounts: str, controller: str) -> Iterator[str]:
+def _groups(root: str, controller: str) -> Iterator[str]:
     """Yield the directories of the process's group and of those above it; no controller stands for version 2."""
-    for line in groups.split("\n"):
+    mounts = _read(f"{root}/proc/self/mountinfo")
+    for line in _read(f"{root}/proc/self/cgroup").split("\n"):
         # 0::/user.slice (version 2), or 4:cpu,cpuacct:/user.slice
         _, _, rest = line.partition(":")
         controllers, separator, path = rest.partition(":")
         if separator and controller in controllers.split(","):
             for mounted, point in _mounts(mounts, controller):
-                yield from _upwards(root + point, _below(path, mounted))
+                names = _below(path, mounted)
+                for depth in range(len(names), -1, -1):
+                    yield "/".join([root + point, *names[:depth]])
 
 
 def _mounts(mounts: str, controller: str) -> Iterator[tuple[str, str]]:
@@ -97,11 +127,6 @@ def _below(path: str, mounted: str) -> list[str]:
     return [] if names[: len(above)] != above or ".." in below else below
 
 
-def _upwards(point: str, names: list[str]) -> Iterator[str]:
-    for depth in range(len(names), -1, -1):
-        yield "/".join([point, *names[:depth]])
-
-
 def _quota(group: str, files: tuple[str, ...]) -> int | None:
     """Return the quota of one group in processors, rounded up; None if it has none, or none that can be read."""
     try:
@@ -114,10 +139,6 @@ def _quota(group: str, files: tuple[str, ...]) -> int | None:
         return None
 
 
-def _no_quota() -> None:
-    return None
-
-
 class Processors:
     """How many processors the process may use: those given to it, and no more than its container's quota.
 
@@ -128,11 +149,7 @@ class Processors:
         quota: Returns how many the quota amounts to, or None; called at most every `INTERVAL` seconds.
     """
 
-    def __init__(
-        self,
-        given: Callable[[], int],
-        quota: Callable[[], int | None] = cpu_quota if sys.platform == "linux" else _no_quota,
-    ) -> None:
+    def __init__(self, given: Callable[[], int], quota: Callable[[], int | None]) -> None:
         self._given = given
         self._quota = quota
         self._read: tuple[float, int] | None = None
@@ -148,3 +165,31 @@ class Processors:
                 quota = sys.maxsize if read is None else read[1]
             self._read = read = (now, quota)
         return max(1, min(self._given(), read[1]))
+
+
+def _given_cpus() -> int:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if sys.version_info >= (3, 13):
+        count = min(count, os.process_cpu_count() or 1)
+    return count
+
+
+processors: Final = Processors(_given_cpus, cpu_quota if sys.platform == "linux" else lambda: None)
+"""How many processors this process may use at a given time of `time.monotonic`."""
+
+
+def available_cpus() -> int:
+    """Return how many processors this process may use, at least 1.
+
+    It respects the affinity of the process where the platform has one, ``PYTHON_CPU_COUNT`` from Python 3.13, and on
+    Linux the CPU quota of the container, which is read anew every few seconds.
+    """
+    return processors.count(monotonic())
+
+
+def interpreter() -> str:
+    """Return the interpreter in one line, such as ``CPython 3.13.0 (free-threaded, GIL off)``."""
+    implementation = {"cpython": "CPython", "pypy": "PyPy"}.get(sys.implementation.name, sys.implementation.name)
+    build = "free-threaded, " if FREE_THREADED else ""
+    gil = "on" if gil_enabled() else "off"
+    return f"{implementation} {sys.version.split()[0]} ({build}GIL {gil})"

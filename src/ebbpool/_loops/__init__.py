@@ -1,1 +1,0 @@
-"""The parts for event loops, which import asyncio; loaded on first use only."""
