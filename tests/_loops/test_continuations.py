@@ -245,3 +245,20 @@ async def test_the_reserve_grows_while_it_is_stuck_up_to_a_bound() -> None:
         assert sum("while calls of tasks under way waited" in reason for reason in reasons) == 3
         # Those that came later leave again.
         await asyncio.to_thread(eventually, lambda: pool.stats().workers <= 17)
+
+
+@pytest.mark.asyncio
+async def test_a_reserve_that_is_stuck_takes_no_place_that_was_lent() -> None:
+    """A call that lifts the ceiling gets its thread, though more run than there may be for others."""
+    async with AdaptiveExecutor(16) as pool:
+        tasks = [await known(pool) for _ in range(4)]
+        given_back = threading.Event()
+        beginners = [await begin(pool, given_back.wait, TIMEOUT) for _ in range(16)]
+        await asyncio.to_thread(eventually, lambda: pool.stats().running == 16)
+        for task in tasks:
+            await task.call(given_back.wait, TIMEOUT)
+        await asyncio.to_thread(eventually, lambda: pool.stats().running == 20)
+        seams.look_at(pool)
+        lifted = seams.lift(pool, given_back.set)
+        assert all(await asyncio.gather(*beginners)), "it came only as they had given up"
+        await asyncio.gather(asyncio.wrap_future(lifted), *[task.end() for task in tasks])

@@ -374,7 +374,7 @@ class Pool:
                 errand = self._keep_time(lane)
             elif refusal is None:
                 self._enter(future, first)
-                self.urgent = self.urgent or (first and future._looped and lane is None)
+                self.urgent = self.urgent or (first and (future._looped if lane is None else lane.lifts_ceiling))
             elif in_line:
                 refusal = None
                 future._held = True
