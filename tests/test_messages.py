@@ -58,6 +58,8 @@ def said(tree: ast.AST) -> Iterator[ast.expr]:
             yield from (value for value in values if value is not None)
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "self._cause":
             yield node.value
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "why":
+            yield from (part for part in ast.walk(node.value) if isinstance(part, ast.expr))
 
 
 def events(tree: ast.AST) -> Iterator[str]:
