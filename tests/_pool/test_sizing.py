@@ -95,7 +95,7 @@ def test_doubles_from_look_to_look() -> None:
 
 
 FIRST_LOOKS: dict[str, list[tuple[WorkerBounds, dict[str, int], int]]] = {
-    "never lifts the pool above its rules.ceiling": [(WorkerBounds(0, 20, 0), {"workers": 25}, 0)],
+    "never lifts the pool above its ceiling": [(WorkerBounds(0, 20, 0), {"workers": 25}, 0)],
     "a worker blocked on its own pool makes room for another": [
         (WorkerBounds(0, 2, 0), {"workers": 2}, 0),
         (WorkerBounds(0, 2, 0), {"workers": 2, "blocked": 1}, 1),

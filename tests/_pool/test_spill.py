@@ -379,13 +379,24 @@ class RemoteTraceback(Exception):
 
 
 def of_its_own() -> None:
+    raise BrokenExecutor("a pool that the task itself uses")
+
+
+def of_its_own_there() -> None:
     raise BrokenExecutor("a pool that the task itself uses") from RemoteTraceback()
 
 
-@pytest.mark.parametrize("kind", [Elsewhere, ThreadPoolExecutor])
-@pytest.mark.parametrize(("fn", "error"), [(fail, Boom), (of_its_own, BrokenExecutor)])
+@pytest.mark.parametrize(
+    ("kind", "fn", "error"),
+    [
+        (Elsewhere, fail, Boom),
+        (Elsewhere, of_its_own_there, BrokenExecutor),
+        (ThreadPoolExecutor, fail, Boom),
+        (ThreadPoolExecutor, of_its_own, BrokenExecutor),
+    ],
+)
 def test_an_error_of_the_task_is_its_outcome(
-    fn: Callable[[], None], error: type[Exception], kind: type[Executor]
+    kind: type[Executor], fn: Callable[[], None], error: type[Exception]
 ) -> None:
     with kind(1) as there, AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:  # type: ignore[call-arg]  # both take a number
         gate.hold(pool)

@@ -80,6 +80,27 @@ def test_a_queue_that_waits_for_too_long_is_logged_once(caplog: pytest.LogCaptur
         assert [future.result(TIMEOUT) for future in waiting] == [1, 1, 1]
 
 
+def test_looks_keep_their_time_whenever_workers_start_and_whatever_a_look_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[object] = []
+
+    def look(_: object, crew: object) -> float:
+        looks.append(crew)
+        raise MemoryError
+
+    monkeypatch.setattr(seams.late.SlowTasks, "_look", look)
+    keeper = seams.ManualTimekeeper()
+    with seams.watched_by(keeper), AdaptiveExecutor(1, keep_alive=0, warn_after=5) as pool:
+        for later, count in ((4, 0), (1, 1), (0, 1), (0, 1), (4, 1), (1, 2)):
+            with Gate() as gate:
+                gate.hold(pool)
+                keeper.settle()
+                keeper.advance(later)
+                assert len(looks) == count
+            eventually(lambda: pool.stats().workers == 0)
+
+
 FORKS = {
     "a child warns of its own tasks": """
         import logging

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from enum import Enum
 from math import inf
 from typing import Final, NamedTuple
@@ -205,7 +204,7 @@ def clocks_of(threads: Iterable[threading.Thread]) -> dict[int, float]:
 def reader() -> Callable[[bytes], bytes]:
     """Return a function that reads the beginning of a file without releasing the GIL, where there is one.
 
-    Python's own functions release it three times, and may wait a switch interval each time to get it back.
+    The functions of `os` release it three times, and may wait a switch interval each time to get it back.
 
     The first call has to come before the pool has threads: a child that is forked while another thread imports a module
     can never import that module, whose import lock stays taken.
@@ -234,9 +233,16 @@ def reader() -> Callable[[bytes], bytes]:
 
 
 def _read(path: bytes) -> bytes:
-    with suppress(OSError), open(path, "rb", buffering=0) as file:
-        return file.read(64)
-    return b""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, 64)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
 
 
 if sys.platform == "linux":

@@ -142,6 +142,7 @@ class Alarm(ABC):
 
     def begin(self, tick: Tick) -> float | None:
         """Go on or end, when a worker has started, or the last one has gone; see `Watched.begin`."""
+        self._due = self._due or tick.now + self.retry
         return None if self._staffed() is None else max(0.0, self._due - tick.now)
 
     def tick(self, tick: Tick) -> float | None:
@@ -149,6 +150,8 @@ class Alarm(ABC):
         crew = self._staffed()
         if crew is None:
             return None
+        # Also after a look that raises.
+        self._due = tick.now + self.retry
         delay = self.retry if self._teller is not None and self._teller.is_alive() else self._look(crew)
         self._due = tick.now + delay
         return delay

@@ -134,7 +134,7 @@ def _name(fn: Any, args: tuple[Any, ...]) -> str:
 
 def _is_ours(thing: Any) -> bool:
     """Return whether ebbpool itself runs this on behalf of a user's function: a wrapper, the turn of a map."""
-    return type(thing).__module__.startswith("ebbpool.") and hasattr(thing, "fn")
+    return str(type(thing).__module__).startswith("ebbpool.") and hasattr(thing, "fn")
 
 
 def _given(fn: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, tuple[Any, ...]] | None:
