@@ -305,7 +305,7 @@ def test_one_that_nobody_holds_finishes_its_work(pool: AdaptiveExecutor, make: C
     eventually(lambda: pool.stats().running == 0, "the threads are given back")
 
 
-def test_one_that_is_idle_holds_nothing_of_its_last_call(pool: AdaptiveExecutor, executor: Any) -> None:
+def test_one_that_is_idle_holds_nothing_of_its_last_call(executor: Any) -> None:
     def fails(_: Thing) -> None:
         raise Boom
 
@@ -314,7 +314,7 @@ def test_one_that_is_idle_holds_nothing_of_its_last_call(pool: AdaptiveExecutor,
         reference = weakref.ref(thing)
         wait([executor.submit(call, thing)], TIMEOUT)
         del thing
-        gone(reference, pool=pool)
+        gone(reference, pool=executor)
 
 
 def test_what_is_queued_when_the_process_ends_still_runs() -> None:

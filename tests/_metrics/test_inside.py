@@ -278,6 +278,14 @@ def test_the_last_tasks_of_a_pool_are_counted(world: World) -> None:
         assert sum(runs) == 10
 
 
+def test_a_child_forgets_the_labels_of_pools_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "SHOWN", 0.0)
+    report = service.reporter(0)
+    with AdaptiveExecutor(thread_name_prefix="brief"):
+        assert b'"brief"' in report()
+    eventually(lambda: b'"brief"' not in report())
+
+
 def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted(world: World) -> None:
     report = service.reporter(0)
     pool = AdaptiveExecutor(thread_name_prefix="forgotten")

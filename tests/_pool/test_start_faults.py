@@ -423,8 +423,7 @@ REFUSE = f"""
 import logging, re, sys, threading
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
-patience = seams.setting(give_up=0.1)
-patience.__enter__()
+seams.set_for_good("give_up", 0.1)
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 start = threading.Thread.start
 def have_workers_started_by(start_worker):

@@ -290,7 +290,13 @@ def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch,
         (0, 0o644),
         (65534, 0o700),
     ]
-    attached.close(True)
+    # What that user puts there is neither followed nor waited for.
+    (theirs / "reason").symlink_to("/etc/passwd")
+    assert attached.refusal() is None
+    (theirs / "reason").unlink()
+    os.mkfifo(theirs / "reason")
+    assert attached.refusal() == ""
+    attached.close(False)
     assert list(short_path.iterdir()) == []
 
 
@@ -382,7 +388,7 @@ def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
     with unprepared("import ebbpool; pool = ebbpool.AdaptiveExecutor(3, 'unprepared')") as there:
         pid = there.pid
         attached = attaching.Attached(pid)
-        with closing(client.Client(attached.path, pid, attached.close)) as asking:
+        with closing(client.Client(attached.path, pid, attached)) as asking:
             asking.ask()
             # Its main thread waits for a line, and comes to the script after that.
             assert asking.take() is None

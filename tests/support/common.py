@@ -264,8 +264,9 @@ def gone(*references: weakref.ref[Any], pool: Any = None) -> None:
 
     A worker drops its references just after it has told the waiters, so the last one may go a little later. A
     free-threaded interpreter leaves it to the thread that made an object to free it, when that thread next runs
-    bytecode: name the `pool` whose workers made it. An interpreter that does not count references is told to collect.
-    There the test is skipped if that does not help: a frame whose loop was compiled as it ran keeps what it had before.
+    bytecode: name the `pool`, or an executor on it, whose workers made it. An interpreter that does not count
+    references is told to collect. There the test is skipped if that does not help: a frame whose loop was compiled as
+    it ran keeps what it had before.
     """
     for reference in references:
         for _ in range(COLLECTIONS):
@@ -278,7 +279,8 @@ def gone(*references: weakref.ref[Any], pool: Any = None) -> None:
         def freed(reference: weakref.ref[Any] = reference) -> bool:
             if FREE_THREADED and pool is not None:
                 # As many tasks as there are workers, none of which ends before all have begun.
-                together = threading.Barrier(max(1, pool.stats().workers))
+                workers = pool.stats().workers if hasattr(pool, "stats") else pool._max_workers
+                together = threading.Barrier(max(1, workers))
                 for task in [pool.submit(together.wait, TIMEOUT) for _ in range(together.parties)]:
                     task.result(TIMEOUT)
             return reference() is None

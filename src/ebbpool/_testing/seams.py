@@ -63,6 +63,11 @@ def setting(**values: float) -> Iterator[None]:
         yield
 
 
+def set_for_good(name: str, value: float) -> None:
+    """Set one of `SETTINGS`, in a process of the test's own."""
+    setattr(*SETTINGS[name], value)
+
+
 def running_part(part: str) -> ModuleType:
     """Return that module of the core which runs."""
     return importlib.import_module(f"ebbpool._core.{part}{'_c' if accel.COMPILED else ''}")

@@ -20,7 +20,8 @@ from ebbpool._top.client import Failed, alive, root_of
 _SCRIPT: Final = """
 def _begin():
     def look():
-        import sys
+        import os, sys
+        folder = {folder!r}
         reason = "it has not imported ebbpool"
         try:
             if "ebbpool" in sys.modules:
@@ -29,18 +30,14 @@ def _begin():
                 except ImportError:
                     reason = "its ebbpool is too old for this one"
                 else:
-                    Listener({path!r}, resident=True, until_left=True)
+                    Listener(os.path.join(folder, "d", "s"), resident=True, until_left=True)
                     return
         except BaseException as error:
             reason = type(error).__name__ + ": " + str(error)
         try:
-            import json, socket
-            with socket.socket(socket.AF_UNIX) as server:
-                server.settimeout(60)
-                server.bind({path!r})
-                server.listen()
-                with server.accept()[0] as connection:
-                    connection.sendall(json.dumps(dict(error=reason)).encode() + b"\\n")
+            with open(os.path.join(folder, "d", "reason.new"), "w", encoding="utf-8") as file:
+                file.write(reason)
+            os.rename(os.path.join(folder, "d", "reason.new"), os.path.join(folder, "d", "reason"))
         except OSError:
             pass
     import _thread
@@ -88,9 +85,21 @@ class Attached:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
 
+    def refusal(self) -> str | None:
+        """Return why the process does not listen, once it has said so."""
+        # Not what a link points to, and without waiting, because the other process may have put anything there.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with contextlib.suppress(OSError):
+            number = os.open(os.path.join(self._theirs, "reason"), flags)
+            try:
+                return os.read(number, 4096).decode("utf-8", "replace")
+            finally:
+                os.close(number)
+        return None
+
     def close(self, answered: bool) -> None:
         """Remove the directory; `answered` tells whether the process has come to the script."""
-        if answered or not alive(self.pid):
+        if answered or self.refusal() is not None or not alive(self.pid):
             shutil.rmtree(self._folder, ignore_errors=True)
             return
         # It will look for the script when its main thread runs Python again, and must find one that tidies up.
@@ -100,7 +109,7 @@ class Attached:
     def _write(self, script: str) -> None:
         new = os.path.join(self._folder, "script.new")
         with open(new, "w", encoding="utf-8") as file:
-            file.write(script.format(folder=self._inside, path=os.path.join(self._inside, "d", "s")))
+            file.write(script.format(folder=self._inside))
         os.chmod(new, 0o644)
         os.rename(new, os.path.join(self._folder, "script.py"))
 

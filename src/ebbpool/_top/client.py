@@ -9,11 +9,10 @@ import re
 import select
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ebbpool._monitor import PRIVATE
 from ebbpool._unix import peer
@@ -113,19 +112,29 @@ def _monitor(line: str, inodes: set[str]) -> str | None:
     return match["folder"] + match["name"] if match else None
 
 
+class Asked(Protocol):
+    """A process that has been asked to listen."""
+
+    def refusal(self) -> str | None:
+        """Return why it does not listen, once it has said so."""
+
+    def close(self, answered: bool) -> None:
+        """Leave; `answered` tells whether it has come to what it was asked for."""
+
+
 class Client:
     """What asks a monitor for snapshots, one at a time.
 
     Args:
         path: Where the process listens, or will once it has come to what it was asked for.
         pid: Its number, if that is known.
-        leave: If it has been asked to listen: called at the end, with whether it has come to it.
+        asked: What has asked it to listen, if anything has.
     """
 
-    def __init__(self, path: str, pid: int | None = None, leave: Callable[[bool], object] | None = None) -> None:
+    def __init__(self, path: str, pid: int | None = None, asked: Asked | None = None) -> None:
         self.path = path
         self.pid = pid
-        self._leave = leave
+        self._asked = asked
         self._socket: socket.socket | None = None
         self._received = bytearray()
         self._since: float | None = None
@@ -169,7 +178,7 @@ class Client:
     @property
     def hope(self) -> str:
         """What is waited for until the first answer comes, in lines."""
-        if self._leave is None:
+        if self._asked is None:
             return f"waiting for what listens on {self.path!r}"
         return (
             f"waiting for process {self.pid} to listen\nIts main thread has to run Python code first. If it is in a "
@@ -182,8 +191,8 @@ class Client:
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
-        if self._leave is not None:
-            self._leave(self._socket is not None)
+        if self._asked is not None:
+            self._asked.close(self._socket is not None)
 
     def _send(self) -> bool:
         """Connect and send the request if that is still to be done; return whether it is done."""
@@ -215,7 +224,9 @@ class Client:
 
     def _explain(self, error: OSError) -> None:
         absent = error.errno in (errno.ENOENT, errno.ECONNREFUSED)
-        if self._leave is not None:
+        if self._asked is not None:
+            if (refusal := self._asked.refusal()) is not None:
+                raise Failed(f"cannot watch process {self.pid}: {refusal}")
             if self.pid is not None and not alive(self.pid):
                 raise Failed(f"process {self.pid} has ended")
             if absent:

@@ -78,7 +78,7 @@ def _client(target: str) -> Client:
     if path is not None:
         return Client(path, pid)
     attached = Attached(pid)
-    return Client(attached.path, pid, attached.close)
+    return Client(attached.path, pid, attached)
 
 
 def _list(as_json: bool) -> int:
