@@ -14,16 +14,14 @@ from itertools import islice
 from math import inf
 from time import monotonic, perf_counter
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ebbpool import sync
 from ebbpool._checks import optional_callable, time_limit, whole
+from ebbpool._core.accel import Future
 from ebbpool._maps.delayed import ScheduledTask
 from ebbpool.executor import AdaptiveExecutor
-
-if TYPE_CHECKING:
-    from ebbpool._core.accel import Future
 
 LOGGER = logging.getLogger("fastthreadpool")
 
@@ -319,7 +317,7 @@ class Outlet:
                     return
                 try:
                     args = tuple(item) if (isinstance(item, tuple) if unpacks is None else unpacks) else (item,)
-                except Exception as error:
+                except BaseException as error:
                     self.fail(job_id, error, (item,), {})
                 else:
                     run_quietly(run, job_id, job, args, {})

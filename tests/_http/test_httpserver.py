@@ -153,6 +153,33 @@ def test_hooks_are_called() -> None:
         eventually(lambda: calls == ["get_request", "shutdown_request"])
 
 
+@pytest.mark.parametrize("hook", ["get_request", "verify_request"])
+def test_a_hook_may_read_what_comes_before_the_request(hook: str) -> None:
+    lines: list[bytes] = []
+
+    def read(request: Any) -> None:
+        with request.makefile("rb", 0) as file:
+            lines.append(file.readline())
+
+    class Proxied(AdaptivePoolHTTPServer):
+        def get_request(self) -> Any:
+            request, address = super().get_request()
+            if hook == "get_request":
+                request.setblocking(True)
+                read(request)
+            return request, address
+
+        def verify_request(self, request: Any, client_address: Any) -> bool:
+            if hook == "verify_request":
+                read(request)
+            return True
+
+    with serving(Echo, Proxied) as server, Client(server) as client:
+        client.send(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n")
+        assert client.get().body() == b"/"
+        assert lines == [b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"]
+
+
 def test_a_plain_get_request_and_one_that_waits_for_nobody() -> None:
     class Plain(AdaptivePoolHTTPServer):
         def get_request(self) -> Any:

@@ -350,9 +350,7 @@ class Pool:
         if wait > 0.0 and future._latest == 0.0:
             future.limit(Scope(wait))
         if self.mark is not None:
-            # Of a plain function it is known without a call.
-            kwargs = None if future._kwargs is True else future._kwargs
-            future._marked = type(future._fn) is not FunctionType and self.mark(future._fn, future._packed(), kwargs)
+            self._find_mark(future)
         with self.mutex:
             if waiter is not None and waiter in self.promised:
                 self.promised.remove(waiter)
@@ -395,6 +393,22 @@ class Pool:
         if errand is not None:
             self._run(errand, future)
         return refusal
+
+    def _find_mark(self, future: FutureCore) -> None:
+        """Note whether the call of a future has the mark; who cancels it meanwhile drops the call."""
+        call: tuple[Any, Any] = (None, None)
+        kwargs: Any = None
+        with self.mutex:
+            collects = hold_collector()
+            try:
+                if future._code == PENDING:
+                    call = _call_of(future, True)
+                    kwargs = None if future._kwargs is True else future._kwargs
+            finally:
+                let_collector(collects)
+        fn, args = call
+        # Of a plain function it is known without a call.
+        future._marked = type(fn) is not FunctionType and self.mark is not None and self.mark(fn, args, kwargs)
 
     def _enter(self, future: FutureCore, first: bool) -> None:
         future._held = False

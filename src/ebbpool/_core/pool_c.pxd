@@ -64,6 +64,7 @@ cdef class Pool:
     cdef _begin(self, list workers)
     @cython.locals(lane=LaneCore, wait=double, holds=bint)
     cpdef push(self, FutureCore future, bint first=*, object waiter=*, bint in_line=*, bint unbounded=*)
+    cdef _find_mark(self, FutureCore future)
     cdef _enter(self, FutureCore future, bint first)
     @cython.locals(last=FutureCore)
     cdef _keep_time(self, LaneCore lane)

@@ -61,11 +61,21 @@ class ClusterRun(MapRun):
         self._name = called_name(fn)
 
     def read(self, source: Iterator[Any], room: int | None) -> None:
-        """Read up to `room` items; without a limit all of them first, so that chunks are as large as they may be."""
+        """Read up to `room` items; without a limit all of them first, so that chunks are as large as they may be.
+
+        If the input fails later on, `insist` raises why, once the results of what was read before have been handed out.
+        """
         if room is None:
             self.read_all(source)
-        else:
+            return
+        try:
             super().read(source, room)
+        except Exception as error:
+            if self.unclaimed and not self._recruit() and self.refusal is not None:
+                self.fail(self.refusal)
+            # Without our two frames, which hold the map that holds the error.
+            ours = error.__traceback__ and error.__traceback__.tb_next
+            self.refusal = error.with_traceback(ours and ours.tb_next)
 
     def _hand_in(self, executor: Any) -> Future[None]:
         return executor._start_turn(self._lane, self.work)  # type: ignore[no-any-return]  # its module imports this
@@ -79,10 +89,13 @@ class ClusterRun(MapRun):
 
     def _lay(self, now: float) -> Batch | None:
         unclaimed = self.unclaimed
+        size = unclaimed.size
         if not self.fixed:
             # The last items are shared by all.
-            unclaimed.size = max(1, min(unclaimed.size, ceil(len(unclaimed) / (2 * self._width(None)))))
-        return super()._lay(now)
+            unclaimed.size = max(1, min(size, ceil(len(unclaimed) / (2 * self._width(None)))))
+        batch = super()._lay(now)
+        unclaimed.size = size
+        return batch
 
     def _run(self, batch: Batch) -> None:
         if getattr(self._place(), "_discarding", False):

@@ -184,7 +184,8 @@ class Connection(socket.socket):
 
     def take(self, size: int) -> bytes:
         # The head is read apart from the body, which may be read in another way.
-        stop = self.head.size if self.position < self.head.size else self.end
+        head = 0 if self.head is None else self.head.size
+        stop = head if self.position < head else self.end
         found = bytes(self.data[self.position : min(stop, self.position + size)])
         self.position += len(found)
         return found
@@ -220,7 +221,7 @@ class Connection(socket.socket):
         Raises:
             TimeoutError: Nothing came in time, or too little.
         """
-        in_all = not (self.head.open_ended and self.to_come == ENDLESS)
+        in_all = self.head is None or not (self.head.open_ended and self.to_come == ENDLESS)
         count: int = self._patiently(_receive_into, False, view, 0, AT_ONCE, in_all=in_all)
         self.came += count
         return count

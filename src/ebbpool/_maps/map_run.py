@@ -114,46 +114,45 @@ class MapRun:
     def read(self, source: Iterator[Any], room: int | None) -> None:
         """Read up to `room` items, and have them run as they come.
 
-        If the executor refuses tasks, or the input fails, no more items are read, now and later. `insist` raises why;
-        it is called once the results of the items that were read before have been handed out.
+        If the executor refuses tasks, no more items are read, now and later. `insist` raises what `submit` raised; it
+        is called once the results of the items that were read before have been handed out.
         """
         if self.refusal is not None:
             return
-        executor = self.executor()
+        if self.executor()._shutdown:
+            # No item may go to the inbox, where tasks that still run would take it. Only look whether there is one.
+            for _ in islice(source, 1 if room is None else min(room, 1)):
+                try:
+                    self.executor().submit(int)
+                except RuntimeError as error:
+                    self.refusal = error.with_traceback(None)
+            return
         # With a given chunk size, only whole chunks are read while there are any.
         step = self.unclaimed.size if self.fixed else 1
-        width = self._width(executor)
+        width = self._width(self.executor())
         room = None if room is None else room - room % step
         inbox = self.unclaimed.inbox
         count = served = 0
-        failure: Exception | None = None
         try:
-            if executor._shutdown:
-                # No item may go to the inbox, where tasks that still run would take it. Only look whether there is one.
-                for _ in islice(source, 1 if room is None else min(room, 1)):
-                    executor.submit(int)
-                room = 0
             for _ in map(inbox.append, islice(source, room)):
                 count += 1
                 if (self.queued <= 0 or self.unclaimed.size == step) and count % step == 0 and self._tasks() < width:
                     if not self._recruit():
                         break
                     served = count
-        except Exception as error:
-            # Without this frame, which holds the map that holds the error.
-            failure = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
-        if count > served and self._recruit():
-            served = count
-        if self.refusal is not None:
-            with self.lock:
-                given_up = [inbox.pop() for _ in range(min(count - served, len(inbox)))]
-            count -= len(given_up)
-        elif failure is not None:
-            self.refusal = failure
-        self.taken += count
+            else:
+                if inbox and self._recruit():
+                    served = count
+            if self.refusal is not None:
+                with self.lock:
+                    given_up = [inbox.pop() for _ in range(min(count - served, len(inbox)))]
+                count -= len(given_up)
+                del given_up
+        finally:
+            self.taken += count
 
     def insist(self) -> None:
-        """Raise what `submit` or the input raised, if no more items are read because of that."""
+        """Raise what `submit` raised, if no more items are read because of that."""
         refusal, self.refusal = self.refusal, None
         try:
             if refusal is not None:
@@ -186,7 +185,7 @@ class MapRun:
                 if self.fate is not None and not (position in self.under_way if self.ordered else self.under_way):
                     raise CancelledError if isinstance(self.fate, CancelledError) else self.fate
                 if now >= limit:
-                    raise TimeoutError(f"a result of {called_name(self.fn)} was not there in time")
+                    break
                 self.wanted, self.bell = position, allocate_lock()
                 self.bell.acquire()
                 self.untimed = not self.divided
@@ -194,6 +193,8 @@ class MapRun:
             if recalled:
                 self._enlist()
             wait_counted(self.pool, bell.acquire, True, patience)
+        # Not under the lock: it may run code of the function's own.
+        raise TimeoutError(f"a result of {called_name(self.fn)} was not there in time")
 
     def abandon(self) -> None:
         """Drop all items that have not begun, because the consumer leaves. Takes no lock."""
