@@ -687,27 +687,33 @@ def test_results_are_let_go_as_they_are_handed_out(chunksize: int) -> None:
         gone(*references, pool=pool)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_map_leaves_no_garbage(fails: bool) -> None:
+@pytest.mark.parametrize("fails", ["nothing", "a call", "the input"])
+def test_a_map_leaves_no_garbage(fails: str) -> None:
     class Marked(Boom):
         pass
 
     def work(thing: Thing) -> Thing:
-        if fails:
+        if fails == "a call":
             raise Marked
         return thing
+
+    def source(things: list[Thing]) -> Iterator[Thing]:
+        yield from things
+        if fails == "the input":
+            raise Marked
 
     with no_collector(), AdaptiveExecutor(2) as pool:
         things = [Thing() for _ in range(50)]
         references = [weakref.ref(thing) for thing in things]
-        results = pool.map(work, things)
-        del things
         errors: list[weakref.ref[Any]] = []
+        results = pool.map(work, source(things), buffersize=40 if fails == "the input" else None)
+        del things
         try:
             for result in results:
                 del result
         except Marked as error:
             errors.append(weakref.ref(error))
+        assert len(errors) == (fails != "nothing")
         del results
         wait_for_idle(pool)
         gone(*references, *errors, pool=pool)
