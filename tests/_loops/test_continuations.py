@@ -224,17 +224,25 @@ async def test_a_small_pool_has_no_reserve() -> None:
             assert [await running, await task.end()] == [None, [0]]
 
 
+async def stuck(
+    pool: AdaptiveExecutor, given_back: threading.Event, known_tasks: int
+) -> tuple[list[Known], list[asyncio.Task[Any]]]:
+    """Have a pool of 16, and the four threads that it may have beyond, wait for something; return who waits."""
+    tasks = [await known(pool) for _ in range(known_tasks)]
+    beginners = [await begin(pool, given_back.wait, TIMEOUT) for _ in range(16)]
+    await asyncio.to_thread(eventually, lambda: pool.stats().running == 16)
+    for task in tasks:
+        await task.call(given_back.wait, TIMEOUT)
+    await asyncio.to_thread(eventually, lambda: pool.stats().running == 20)
+    return tasks, beginners
+
+
 @pytest.mark.asyncio
 async def test_the_reserve_grows_while_it_is_stuck_up_to_a_bound() -> None:
     """One thread more comes for each 0.05 s in which none takes a task, until there is a quarter more."""
     async with AdaptiveExecutor(16) as pool:
-        tasks = [await known(pool) for _ in range(6)]
         given_back = threading.Event()
-        beginners = [await begin(pool, given_back.wait, TIMEOUT) for _ in range(16)]
-        await asyncio.to_thread(eventually, lambda: pool.stats().running == 16)
-        for task in tasks:
-            await task.call(given_back.wait, TIMEOUT)
-        await asyncio.to_thread(eventually, lambda: pool.stats().running == 20)
+        tasks, beginners = await stuck(pool, given_back, 6)
         assert pool.stats().queued == 2
         for seconds in range(1, 4):
             seams.look_at(pool, time.monotonic() + seconds)
@@ -251,13 +259,8 @@ async def test_the_reserve_grows_while_it_is_stuck_up_to_a_bound() -> None:
 async def test_a_reserve_that_is_stuck_takes_no_place_that_was_lent() -> None:
     """A call that lifts the ceiling gets its thread, though more run than there may be for others."""
     async with AdaptiveExecutor(16) as pool:
-        tasks = [await known(pool) for _ in range(4)]
         given_back = threading.Event()
-        beginners = [await begin(pool, given_back.wait, TIMEOUT) for _ in range(16)]
-        await asyncio.to_thread(eventually, lambda: pool.stats().running == 16)
-        for task in tasks:
-            await task.call(given_back.wait, TIMEOUT)
-        await asyncio.to_thread(eventually, lambda: pool.stats().running == 20)
+        tasks, beginners = await stuck(pool, given_back, 4)
         seams.look_at(pool)
         lifted = seams.lift(pool, given_back.set)
         assert all(await asyncio.gather(*beginners)), "it came only as they had given up"
