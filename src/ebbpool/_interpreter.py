@@ -1,4 +1,4 @@
-"""Facts about the interpreter that runs this. Everything else may import it, so it imports almost nothing."""
+"""Facts about this interpreter: the GIL, daemon threads, and how many processors it may use (cgroups too)."""
 
 from __future__ import annotations
 

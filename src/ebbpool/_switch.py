@@ -1,6 +1,6 @@
-"""The parts of `ebbpool.install`: what stands in for the threads of loops, trio and executors; the undoing.
+"""What `ebbpool.install` puts in place: import hooks, lanes for loops, leased threads; and how it is undone.
 
-`importlib.abc`, whose classes say no more than which methods there are, imports a lot.
+The finder and the loader here do not inherit from `importlib.abc`, which is slow to import and would add nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The version, for those who must not import the package for it. In a wheel this file holds nothing else."""
+"""The version: asked of the installed package here, a plain string in a wheel; it imports nothing of ebbpool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Session: a serial executor that has one thread of a pool to itself, for what belongs to a single thread."""
+"""Session: a serial executor on one leased thread of a pool; and the leases, which `install` uses as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `ebbpool.anyio` runs calls; here, what its backends share. Imported only where anyio is."""
+"""What both backends of `ebbpool.anyio` need; imported only where anyio is."""
 
 from __future__ import annotations
 

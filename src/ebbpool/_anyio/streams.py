@@ -75,7 +75,7 @@ class Pump:
             with self.mutex:
                 self.chunks.append(chunk)
                 bell, self.bell = self.bell, None
-            # The last one is told of by the end of the turn.
+            # For the last chunk the end of the turn wakes the consumer.
             if bell is not None and most > 0:
                 self.loop.call_soon_threadsafe(_ring, bell)
 

@@ -1,4 +1,4 @@
-"""The choice of the core: the compiled one where there is one, the plain one otherwise or with ``EBBPOOL_PURE=1``."""
+"""The choice between the compiled and the plain core, by ``EBBPOOL_PURE``; `ebbpool.sync` chooses semaphores."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if not cython.compiled:
 
 
 SEARCHED = 10_000
-"""In how many tasks at the head of the queue the oldest of a lane is looked for, with all others held up meanwhile."""
+"""The oldest task of a lane is looked for in so many tasks at the head of the queue; the mutex is held meanwhile."""
 
 
 class LaneCore:

@@ -1,4 +1,4 @@
-"""A call from an event loop, whether it goes on with an earlier one, and the mailbox that delivers its outcome."""
+"""Calls from an event loop, the rule which of them go first, and the mailbox that brings outcomes back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FEWEST = 16
 DELIVERED_AT_ONCE = 256
 """... and so many at most."""
 LAGS = 96
-"""How many buckets the times are sorted into that a loop needs to come: four for each power of two, in microseconds."""
+"""Buckets for how late a loop comes: four for each power of two, in microseconds."""
 LAST = LAGS - 1
 SPELL = 10.0
 """Seconds for which such times are added up, before a new count begins."""
@@ -51,14 +51,14 @@ STINT = 5e-3
 """Seconds of its processor time that a loop spends on results, hardly ever waiting, before others get the GIL.
 
 Between two slices the loop looks for events, which gives the GIL up and takes it straight back. A thread that waits for
-the GIL wakes too late each time, and its wait for the interval after which it would ask for the GIL begins anew. A loop
-that had to wait itself has let others run.
+the GIL wakes too late each time, and its switch interval begins anew: it would never get the GIL. A loop that had to
+wait itself has let others run.
 """
 NAP = 50e-6
 """Seconds for which a thread leaves the GIL to others then: as long as a thread needs to wake up."""
 KEPT_WAITING = 1e-3
-"""Seconds that a loop may take to come until the worker that brings it another result leaves the GIL to it, and each
-time twice as many: the loop would get it after the switch interval only, several times for one turn."""
+"""A worker that brings a result to a loop that is so many seconds late leaves the GIL to it; the next time after twice
+as many. Otherwise the loop waits a switch interval for the GIL, several times in one turn."""
 
 
 VISIT: ContextVar[Visit] = ContextVar("ebbpool_visit")

@@ -74,15 +74,15 @@ COMPACT = 64
 OVERTAKEN = 0.1
 """Seconds for which tasks that go first may hold up the others; from then on the two kinds take turns."""
 RESERVE = 16
-"""For so many workers of the ceiling there may be one more, for calls that go on with something ..."""
+"""Calls that go on with something may have one more worker for each so many of the ceiling ..."""
 UTMOST = 4
-"""... and in the end one for so many."""
+"""... and, if they are stuck all the same, up to one for each so many."""
 STALE = 0.1
 """The newest tasks go first while the oldest has waited for longer than this share of `max_wait` ..."""
 STANDING = 0.1
 """... at every look for so many seconds."""
 TURN = 8
-"""So many tasks are taken, while the newest go first, between two that may wait for longer than `max_wait`."""
+"""While the newest go first, one old task that may wait for longer is taken after so many others."""
 LOOKS = 0.05
 """Seconds between looks for tasks that have waited for too long ..."""
 LOOK = 2e-6
@@ -1032,7 +1032,7 @@ class Pool:
         elif self.stands(now):
             self.dequeue = self.queue.pop
             if not self.front and self.taken - self.turned >= TURN and waited > self.max_wait + LOOKS:
-                # It may wait for longer than `max_wait`, or had failed by now: its turn, or newer ones overtake it all.
+                # It may wait for longer, or it had failed by now. It has its turn, or newer ones overtake it for ever.
                 self.turned = self.taken
                 self.queue.rotate(-1)
 

@@ -1,4 +1,4 @@
-"""A stand-in for the `cython` module where Cython is not installed: the engine runs as plain Python there."""
+"""Plain Python in place of the `cython` module and the .pxd files: types, states and helpers of the core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `concurrent.futures.wait` and `as_completed` wait for futures of a pool: in a worker, and where nobody may wait.
+"""Replaces the event in `wait` and `as_completed`: a worker counts as blocked, and who must not wait gets an error.
 
 Not compiled: nothing here is on the way of a task.
 """

@@ -1,4 +1,4 @@
-"""Maps over a cluster: the items of one call to it are as many as take it a little while."""
+"""Maps over a cluster: how many items go into one call, so that each call takes about `TARGET` seconds."""
 
 from __future__ import annotations
 

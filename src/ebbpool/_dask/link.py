@@ -30,11 +30,11 @@ from ebbpool._pool.running import called_name
 LOOK: Final = 2.0
 """Seconds between two looks at how many threads the cluster has."""
 ASKING: Final = 0.5
-"""Seconds for which the scheduler is asked where calls run: what waits for that has run out of time already."""
+"""Seconds for which the scheduler is asked where calls run: whoever asks is past a deadline already."""
 SMALL: Final = 16 << 10
 """Bytes of a result below which calls share a task of the cluster's."""
 GOING: Final = 0.1
-"""Seconds in which what a closed client's loop has still told arrives."""
+"""Seconds to wait, once the client is closed, for outcomes that its loop has passed on."""
 _logger = logging.getLogger("concurrent.futures")
 
 

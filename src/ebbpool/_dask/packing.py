@@ -68,7 +68,7 @@ def packed_call(
     slots: dict[int, Any] = {}
 
     def without(name: str, value: Any) -> Any:
-        # The same object twice is the same object there, too.
+        # An object that is passed twice must arrive as one object.
         if id(value) not in slots:
             packed = dumps(value)
             slots[id(value)] = value

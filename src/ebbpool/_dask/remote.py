@@ -322,7 +322,7 @@ class AtMostOnce(SchedulerPlugin):
             if task.who_wants:
                 worker = self._places.get(key, "")
                 if worker in self._scheduler.workers:
-                    # Another worker had taken the call from this one, which is not told.
+                    # This one is alive. So the lost one had stolen the call, which the scheduler does not report.
                     worker = "that had taken it over"
                 task.run_spec = Task(key, lost, worker)
                 # Told at once, because there may be no worker left that could run what stands in.

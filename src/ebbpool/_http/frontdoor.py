@@ -29,7 +29,7 @@ LINGER_BYTES: Final = 4 << 20
 GRACE: Final = 1.0
 """Seconds after the accept in which a connection without a request is assumed to have one on its way."""
 MOST_BUFFERED: Final = 64 << 20
-"""Once requests whose bodies are waited for have so many bytes together, no further body is waited for."""
+"""Once the bodies that are here take so many bytes, further requests go to a worker without waiting for theirs."""
 FIRST_READ: Final = 16384
 
 

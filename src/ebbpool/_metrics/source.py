@@ -21,7 +21,7 @@ from ebbpool.executor import AdaptiveExecutor
 
 Record: TypeAlias = Callable[[float, float], object]
 Shown: TypeAlias = Mapping[Any, tuple[str, Amounts]]
-"""The label and the metrics of pools, each by what tells it from all others of its process, earlier ones too."""
+"""The label and the metrics of pools, each by a key that no other pool of its process has, or ever had."""
 
 BUCKETS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),

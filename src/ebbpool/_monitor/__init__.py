@@ -1,4 +1,4 @@
-"""The monitor: a socket that tells what the pools of this process do. Here are the names that `top` and tests need."""
+"""Constants that the monitor, `top` and tests share: thread names, the variable, the private directory."""
 
 from __future__ import annotations
 

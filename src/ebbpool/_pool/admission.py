@@ -1,4 +1,6 @@
-"""How many of a pool's workers run at a time, as two rules have it; docs/design/growth.md has the reasons.
+"""Two rules that hold workers back, where the processors are busy and where the pool is overloaded.
+
+The reasons are in docs/design/growth.md.
 
 `Admission`: as few as keep the processors, or the GIL, busy.
 Every thread that is ready to run makes all others wait longer, an event loop among them, and where the processors or
@@ -6,11 +8,12 @@ the GIL are in use already it adds nothing. The rule is that of Linux's concurre
 a task takes the next only while no more run than there is use for. Those that sleep do not count, and those that have
 computed for `LONG` do not hold others up.
 
-`Restraint`: as few of an overloaded pool as get as much done. Where tasks wait for something of their own, a lock, a
-connection, a busy database, more workers get no more done. They only move the queue to where no `max_wait` ends a wait,
-and all answers come too late. So a pool whose queue has stood for a while, with all workers in use, tries a quarter of
-them, or half, and keeps what costs nothing, as .NET's pool climbs its hill. A trial is short, ends at once where
-nothing gets done, and comes ever more seldom where it does not pay.
+`Restraint`: in an overloaded pool, as few as still get the same work done.
+Where tasks wait for something of their own, a lock, a connection, a busy database, more workers get no more done. They
+only move the queue to where no `max_wait` ends a wait, and all answers come too late. So a pool whose queue has stood
+for a while, with all workers in use, tries a quarter of them, or half, and keeps what costs nothing, as .NET's pool
+climbs its hill. A trial is short, ends at once where nothing gets done, and comes ever more seldom where it does not
+pay.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a task may ask about its end, and the asynchronous exception that ends code which never asks.
 
-At most one exception is sent to a call. So where it arrives within `Interruptible.__call__` does not matter: from then
-on none is on its way. What matters is that the call does not end before that is certain.
+At most one exception is sent to a call. So it does not matter where in `Interruptible.__call__` it arrives: no other
+can follow. What matters is that the call does not end before that is certain.
 """
 
 from __future__ import annotations

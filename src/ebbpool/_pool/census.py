@@ -1,4 +1,4 @@
-"""A count of a pool's threads that sleep, and want no processor; made now and then: a few system calls a thread."""
+"""What a pool's threads do right now: compute, wait for a lock, or sleep; read from their clocks and /proc."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ RETRY = 0.05
 GIVE_UP = 1.0
 """Seconds for which the system may refuse threads until the tasks fail that no worker will take."""
 WIDEN = 0.05
-"""Seconds for which no task may be taken, while some that go first wait at the ceiling, until one more thread comes."""
+"""If calls that go on with something wait at the ceiling, and no task is taken for so many seconds, a thread comes."""
 HELD_TICK = 0.005
 """Seconds between looks at a pool that holds workers back: each takes the GIL from those that compute."""
 CEILING_TICK = 0.01

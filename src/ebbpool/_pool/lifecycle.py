@@ -1,6 +1,6 @@
-"""What happens to pools when the interpreter exits and when the process forks, and the registry both need.
+"""The registry of pools, what exit and fork do to them, and the threads that write warnings and dumps.
 
-And threads that write warnings and dumps, so that nobody waits: the exit of the interpreter lets them finish.
+Nobody waits for a handler that writes: the exit of the interpreter lets such a thread finish.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Support for tracing tools, which replace `ThreadPoolExecutor.submit` to wrap each call that is submitted.
+"""Passes calls through a `ThreadPoolExecutor.submit` that a tracing tool has replaced, and runs what it makes.
 
 The pool has a `submit` of its own, so it calls the replacement, which in the end calls the standard library's `submit`.
 That puts a work item on the executor's queue, which is a `QueueView` here. The call in the item is the one that the

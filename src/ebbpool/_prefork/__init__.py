@@ -1,1 +1,1 @@
-"""The parts of `ebbpool.prefork`; they know nothing of pools."""
+"""The parts of `ebbpool.prefork`: processes, their sockets and their signals."""

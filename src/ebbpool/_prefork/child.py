@@ -31,7 +31,7 @@ READY: Final = b"ready"
 BEAT: Final = b"beat"
 LEAVING: Final = b"leaving"
 PIECE: Final = 2048
-"""How many bytes are sent at once: a line with room has room for as many."""
+"""How many bytes are sent at once: a line that can be written to takes as many."""
 ROOM: Final = 1.0
 """Seconds to wait for room."""
 
@@ -226,7 +226,7 @@ class Child:
         self._signals.ring(signal.SIGTERM)
 
     def _report(self) -> None:
-        # An older report must not come after a newer one. If the parent has been stopped, there may be no room for it.
+        # One at a time, so that none overtakes another. A parent that has been stopped reads nothing: there is no room.
         with self._reporting:
             if self._written is not None and self._has_room(0.0):
                 try:

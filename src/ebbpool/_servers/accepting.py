@@ -1,4 +1,4 @@
-"""What the loop of a server waits at; how many it accepts at once, how long it pauses, and what it logs."""
+"""Where a server's loop waits: the poller, the bell and the door; and when it pauses, naps and complains."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ class Door:
     """Where the loop of the server `host` waits for connections. Only the thread that runs it may use this."""
 
     keeps = False
-    """Whether it has connections of its own, for which the loop goes on without a listener, and accepts at its end."""
+    """Whether it keeps connections. Then the loop goes on without a listener, and accepts once more when it ends."""
 
     def __init__(self, host: Any, poller: SelectorPoller | None = None, clock: Callable[[], float] = monotonic) -> None:
         self._host = host

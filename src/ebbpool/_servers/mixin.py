@@ -1,4 +1,4 @@
-"""The socketserver mix-in, and its loop."""
+"""The socketserver mix-in, with the loop that accepts connections and hands them to workers."""
 
 from __future__ import annotations
 

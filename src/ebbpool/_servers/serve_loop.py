@@ -1,4 +1,4 @@
-"""The loop of a server: how it is told to end, how its end is waited for, and what the interpreter's exit does."""
+"""Whether a server's loop runs: how it is told to end, who waits for that, and what the exit does."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Loop:
             bell.close()
         self.stopping = False
         self._over.set()
-        # Done last, for the same reason as above.
+        # Last: until then a signal handler sees that this is the loop's own thread, and does not wait.
         self.threads.discard(threading.current_thread())
 
     def tell(self) -> None:
