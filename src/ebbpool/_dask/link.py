@@ -30,7 +30,7 @@ from ebbpool._pool.running import called_name
 LOOK: Final = 2.0
 """Seconds between two looks at how many threads the cluster has."""
 ASKING: Final = 0.5
-"""Seconds for which the scheduler is asked where calls run: whoever asks is past a deadline already."""
+"""Seconds for which the scheduler is asked where calls run: the caller is past its deadline already."""
 SMALL: Final = 16 << 10
 """Bytes of a result below which calls share a task of the cluster's."""
 GOING: Final = 0.1

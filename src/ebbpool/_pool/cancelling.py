@@ -104,7 +104,7 @@ def sender() -> Callable[[int, Any], object]:
 class Shot:
     """The exception that one call may get, in the thread that makes this.
 
-    Whoever acquires `claim` decides: the canceller that it is sent, or the call that it never will be.
+    The side that acquires `claim` decides: the canceller that it is sent, or the call that it never will be.
     """
 
     __slots__ = ("_claim", "_error", "_sent", "_thread")
