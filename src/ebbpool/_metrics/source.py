@@ -332,8 +332,7 @@ class Sums:
     def _forget(self) -> None:
         alive = {label for pools in self._latest.values() for label, _ in pools.values()}
         now = self._clock()
-        for label, (left, counted) in list(self._ended.items()):
-            if label in alive:
-                self._ended[label] = now, counted
-            elif now - left > self._memory or len(self._ended) > MOST_NAMES:
+        # A label that is alive is stamped anew when its pool ends.
+        for label, (left, _) in list(self._ended.items()):
+            if label not in alive and (now - left > self._memory or len(self._ended) > MOST_NAMES):
                 del self._ended[label]
