@@ -16,14 +16,7 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class NotApplicable:
-    """One kind of test that is left out, and why.
-
-    Attributes:
-        pattern: An `fnmatch` pattern for ``Class.method``.
-        reason: What the test asserts that is not a promise of this executor.
-        since: The first CPython the entry is meant for, such as (3, 14).
-        until: The last CPython the entry is meant for, such as (3, 12, 2); None for "no end".
-    """
+    """One kind of test that is left out, and why; `since` and `until` name the CPythons that the entry is meant for."""
 
     pattern: str
     reason: str
@@ -31,7 +24,6 @@ class NotApplicable:
     until: Version | None = None
 
     def covers(self, version: Version) -> bool:
-        """Tell whether the entry is meant for this version of CPython."""
         return self.since <= version and (self.until is None or version <= self.until)
 
 
@@ -81,7 +73,6 @@ NOT_APPLICABLE: tuple[NotApplicable, ...] = (
         "asserts the length of a private list of threads; a pool has no thread per request",
     ),
 )
-
 
 IN_THIS_PROCESS = (
     "needs threads in the same process: it shares locks, lists, mocks or the executor itself with its tasks"

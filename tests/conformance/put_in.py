@@ -32,7 +32,6 @@ FutureType = type[concurrent.futures.Future[Any]]
 
 _IMPORT_LINE = re.compile(r"^(?P<indent> *)from concurrent\.futures import (?P<name>\w+) *$", re.MULTILINE)
 
-
 THREADING = "threading"
 PLAIN = "plain"
 HTTP = "http"
@@ -57,13 +56,10 @@ _SERVERS = {
 
 
 class Counts:
-    """How many executors, servers and futures of the kind under test were made, and where.
+    """How many of the kind under test were made: executors or servers, futures that a test made itself, and `strays`,
+    executors or servers of the standard library's although others were put in.
 
-    Attributes:
-        executors: Executors or servers made in this process.
-        futures: Futures that a test made itself, not by `submit`.
-        strays: Executors or servers of the standard library's that a test made although others were put in.
-        scripts: A file to which a fresh interpreter writes a line for each executor it makes.
+    A fresh interpreter writes a line to the file `scripts` for each executor it makes.
     """
 
     def __init__(self, scripts: Path) -> None:
@@ -78,11 +74,8 @@ class Counts:
         return self.executors + self.futures + made_by_scripts
 
     def note(self, *, ours: bool) -> None:
-        """Count an executor or a server."""
-        if ours:
-            self.executors += 1
-        else:
-            self.strays += 1
+        self.executors += ours
+        self.strays += not ours
 
 
 class _StandIn(type):
@@ -100,13 +93,7 @@ class _StandIn(type):
 
 
 class Substitution:
-    """The classes under test, and the counting of them.
-
-    Args:
-        executor_type: Takes the place of ThreadPoolExecutor; None leaves it alone.
-        future_type: Takes the place of Future where a test makes one; None leaves it alone.
-        counts: Where instances are counted.
-    """
+    """What takes the place of ThreadPoolExecutor, and of Future where a test makes one; None leaves them alone."""
 
     def __init__(self, executor_type: ExecutorType | None, future_type: FutureType | None, counts: Counts) -> None:
         self.executor_type = executor_type
@@ -138,8 +125,7 @@ class Substitution:
     def put_into(self, module: types.ModuleType) -> None:
         """Put the classes under test into a module of tests, and into asyncio itself if it is one of test_asyncio.
 
-        Raises:
-            RuntimeError: The module lacks what there is to replace, so the standard library would be tested.
+        A module that lacks what there is to replace is an error: the standard library would be tested.
         """
         names = vars(module)
         if module.__name__.startswith("test.test_asyncio"):
@@ -223,11 +209,7 @@ class Substitution:
 
 
 def _shared(names: dict[str, Any], name: str) -> Any:
-    """Return what the test modules share: from the module itself, or from the package's `util`.
-
-    Raises:
-        RuntimeError: There is no such name, so the standard library would be tested.
-    """
+    """Return what the test modules share: from the module itself, or from the package's `util`."""
     utilities = sys.modules.get(f"{names['__package__']}.util")
     shared = names.get(name, getattr(utilities, name, None))
     if shared is None:
@@ -276,8 +258,7 @@ def _add_thread_deadlock_tests(names: dict[str, Any], mixin: type, executor_type
     """
 
     class WithoutContext(mixin):  # type: ignore[misc]
-        def get_context(self) -> None:
-            return None
+        get_context = staticmethod(lambda: None)
 
         @staticmethod
         def executor_type(max_workers: int, mp_context: None = None) -> concurrent.futures.Executor:
@@ -289,13 +270,7 @@ def _add_thread_deadlock_tests(names: dict[str, Any], mixin: type, executor_type
 
 
 class ServerSubstitution:
-    """The servers under test, and the counting of them.
-
-    Args:
-        kind: Which classes are replaced: `THREADING`, `PLAIN` or `HTTP`.
-        control: Whether the standard library's own classes are under test.
-        counts: Where servers are counted: as executors, or as strays if they are not of the classes under test.
-    """
+    """The servers that take the place of those of a `kind`: the standard library's own ones for the control."""
 
     def __init__(self, kind: str, counts: Counts, *, control: bool) -> None:
         home: Any = http.server if kind == HTTP else socketserver
@@ -316,11 +291,7 @@ class ServerSubstitution:
             sys.modules["socketserver"] = original
 
     def put_into(self, module: types.ModuleType) -> None:
-        """Replace the names that the module has imported one by one.
-
-        Raises:
-            RuntimeError: The module has none of them, so the standard library would be tested.
-        """
+        """Replace the names that the module has imported one by one; it is an error if it has none of them."""
         names = vars(module)
         if "socketserver" in names:
             return

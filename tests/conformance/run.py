@@ -57,37 +57,20 @@ LONG = 8.0
 
 @dataclass
 class SuiteResult:
-    """What one suite came to.
-
-    Attributes:
-        name: The suite's name.
-        outcome: Its tests, and what became of each: passed, failed, skipped (by CPython's suite), not applicable, or
-            chosen (and not run).
-        text: What a test failed of, or why it did not run.
-        took: Tests and their seconds.
-        patterns: The entries of `not_applicable.py` that matched.
-        made: Executors and futures of the kind under test, fresh interpreters included.
-        seconds: How long it took.
-        output: What the suite's process wrote.
-    """
+    """What one suite came to: `tests` has what its processes told last of each test (`suite_process.py`)."""
 
     name: str
-    outcome: dict[str, str] = field(default_factory=dict)
-    text: dict[str, str] = field(default_factory=dict)
-    took: dict[str, float] = field(default_factory=dict)
-    patterns: set[str] = field(default_factory=set)
+    tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     made: int = 0
     seconds: float = 0.0
     output: str = ""
 
     def ended(self, *outcomes: str) -> list[str]:
         """Return the tests of which one of these became."""
-        return [test for test, outcome in self.outcome.items() if outcome in outcomes]
+        return [test for test, told in self.tests.items() if told["outcome"] in outcomes]
 
-    def end(self, test: str, outcome: str, text: str) -> None:
-        """Note what became of a test."""
-        self.outcome[test] = outcome
-        self.text[test] = text
+    def fail(self, test: str, text: str) -> None:
+        self.tests[test] = {"outcome": "failed", "text": text}
 
     @property
     def run(self) -> int:
@@ -100,20 +83,16 @@ class SuiteResult:
         for line in lines:
             self.made += line.get("made", 0)
             match line:
-                case {"event": "chosen", "test": test}:
-                    self.outcome[test] = "chosen"
                 case {"event": "start", "test": test}:
                     running = test
-                case {"event": "end", "test": test, "outcome": outcome, "text": text}:
+                case {"event": "end", "test": test}:
                     running = None
-                    self.end(test, outcome, text)
-                    self.took[test] = line.get("took", 0.0)
-                    self.patterns |= {line["pattern"]} if "pattern" in line else set()
+                    self.tests[test] = line
                 case {"event": "died", "ending": ending} if running is not None:
-                    self.end(running, "failed", f"while it ran, the suite's process {ending} (see its output)")
+                    self.fail(running, f"while it ran, the suite's process {ending} (see its output)")
                 case {"event": "finished"}:
                     for test in self.ended("chosen"):
-                        self.end(test, "failed", "it was chosen, but did not run")
+                        self.fail(test, "it was chosen, but did not run")
 
 
 def run_suite(suite: Suite, options: argparse.Namespace) -> SuiteResult:
@@ -133,9 +112,9 @@ def run_suite(suite: Suite, options: argparse.Namespace) -> SuiteResult:
         if last["event"] == "finished" or not any(line["event"] == "start" for line in lines):
             break
     if last["event"] == "died":
-        result.end(WHOLE, "failed", f"its process {last['ending']} without running a test")
+        result.fail(WHOLE, f"its process {last['ending']} without running a test")
     elif result.run and not result.made:
-        result.end(WHOLE, "failed", "nothing of what is under test was made")
+        result.fail(WHOLE, "nothing of what is under test was made")
     result.seconds = time.monotonic() - began
     return result
 
@@ -143,33 +122,15 @@ def run_suite(suite: Suite, options: argparse.Namespace) -> SuiteResult:
 def run_process(
     suite: Suite, options: argparse.Namespace, deadline: float, done: list[str]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Run a suite but for what is done, and stop its process if it does not end.
-
-    Returns:
-        What the process reported, in order, ended by ``finished`` or ``died``; and what it wrote.
-    """
+    """Run a suite but for what is `done`; return its report, ended by ``finished`` or ``died``, and what it wrote."""
     with tempfile.TemporaryDirectory(prefix="ebbpool-conformance-") as folder:
         report, scripts, output = (Path(folder) / name for name in ("report", "scripts", "output"))
-        task = {
-            "suite": dataclasses.asdict(suite),
-            "report": str(report),
-            "scripts": str(scripts),
-            "control": options.control,
-            "cluster": options.cluster,
-            "pattern": options.pattern,
-            "lib": options.lib,
-            "timeout": options.timeout,
-            "done": done,
-        }
+        task = {**vars(options), "suite": dataclasses.asdict(suite), "done": done}
+        task |= {"report": str(report), "scripts": str(scripts)}
         command = [sys.executable, "-X", "faulthandler", str(HERE / "suite_process.py"), json.dumps(task)]
         with output.open("wb") as sink:
             process = subprocess.Popen(
-                command,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,
+                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
             )
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -178,7 +139,7 @@ def run_process(
                 ending = f"was stopped, as the suite took more than {options.suite_timeout:g} s"
             finally:
                 if process.poll() != 0:
-                    _stop_with_children(process)
+                    stop_with_children(process)
         text = report.read_text("utf-8") if report.exists() else ""
         lines = [json.loads(line) for line in text.splitlines()]
         if not lines or lines[-1]["event"] != "finished":
@@ -186,7 +147,7 @@ def run_process(
         return lines, output.read_text("utf-8", "replace")
 
 
-def _stop_with_children(process: subprocess.Popen[bytes]) -> None:
+def stop_with_children(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -218,37 +179,31 @@ def shipped(options: argparse.Namespace) -> tuple[list[Suite], list[str]]:
 
 
 def describe(*, control: bool) -> str:
-    """Say which interpreter runs which implementation.
-
-    Raises:
-        ImportError: ebbpool is not installed.
-    """
-    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    """Say which interpreter runs which implementation; raise ImportError if ebbpool is not installed."""
     interpreter = f"{platform.python_implementation()} {platform.python_version()}"
-    if not gil:
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
         interpreter += " without the GIL"
     if control:
         return f"{interpreter}, the standard library's own classes (control)"
     ebbpool = importlib.import_module("ebbpool")
-    core = "compiled" if ebbpool.COMPILED else "plain"
-    return f"{interpreter}, ebbpool {ebbpool.__version__}, {core} core"
+    return f"{interpreter}, ebbpool {ebbpool.__version__}, {'compiled' if ebbpool.COMPILED else 'plain'} core"
 
 
 def print_suite(result: SuiteResult, verbose: bool) -> None:
     """Print one line for a suite, and what its failures are about."""
-    number = Counter(result.outcome.values())
+    number = Counter(told["outcome"] for told in result.tests.values())
     counts = f"{result.run:3} run {number['passed']:3} passed {number['failed']:3} failed"
     others = f"{number['not applicable']:3} not applicable {number['skipped']:2} skipped by CPython"
     made = f"{result.made:4} of those under test made"
     print(f"{result.name:34} {counts}  {others}  {made}  {result.seconds:5.1f} s", flush=True)
     if verbose:
         for test in result.ended("passed"):
-            print(f"    passed   {test}  ({result.took[test]:.2f} s)")
+            print(f"    passed   {test}  ({result.tests[test]['took']:.2f} s)")
         for test in result.ended("skipped", "not applicable"):
-            print(f"    skipped  {test}: {result.text[test]}")
+            print(f"    skipped  {test}: {result.tests[test]['text']}")
     for test in result.ended("failed"):
         print(f"    FAILED   {test}")
-        print("".join(f"        | {line}\n" for line in result.text[test].splitlines()), end="")
+        print("".join(f"        | {line}\n" for line in result.tests[test]["text"].splitlines()), end="")
     if number["failed"] or verbose:
         for line in result.output.splitlines()[-OUTPUT_LINES:]:
             print(f"        output: {line}")
@@ -256,18 +211,18 @@ def print_suite(result: SuiteResult, verbose: bool) -> None:
 
 def unmatched(results: list[SuiteResult]) -> Iterable[str]:
     """Yield the entries of the tables, meant for this version, that match none of the tests there are."""
-    matched = {pattern for result in results for pattern in result.patterns}
+    matched = {told.get("pattern") for result in results for told in result.tests.values()}
     for entry in NOT_APPLICABLE:
         if entry.covers(sys.version_info[:3]) and entry.pattern not in matched:
             yield f"not_applicable.py: {entry.pattern}"
-    there = {result.name: result.outcome for result in results}
+    there = {result.name: result.tests for result in results}
     for suite in (*suites.ASYNCIO_SUITES, *suites.SERVER_SUITES):
-        for pattern in suite.select:
-            if suite.name in there and not any(fnmatchcase(test, pattern) for test in there[suite.name]):
+        for pattern in suite.select if suite.name in there else ():
+            if not any(fnmatchcase(test, pattern) for test in there[suite.name]):
                 yield f"suites.py: {suite.name} {pattern}"
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Run CPython's own thread pool tests on ebbpool.")
     add = parser.add_argument
@@ -275,15 +230,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("-v", "--verbose", action="store_true", help="name every test and print what the suites wrote")
     add("--control", action="store_true", help="run the standard library's own classes instead")
     add("--cluster", action="store_true", help="run the suites of executors on one over a Dask cluster")
-    add("--lib", metavar="DIR", help="a CPython Lib folder for suites that the interpreter lacks")
+    add("--lib", type=os.path.abspath, metavar="DIR", help="a CPython Lib folder for suites that the interpreter lacks")
     add("--timeout", type=float, default=120.0, metavar="S", help="seconds per test (120)")
     add("--suite-timeout", type=float, default=900.0, metavar="S", help="seconds per suite (900)")
-    options = parser.parse_args(arguments)
-    if options.lib:
-        options.lib = os.path.abspath(options.lib)
-        if not os.path.isdir(os.path.join(options.lib, "test")):
-            parser.error(f"--lib {options.lib}: there is no folder 'test' in it")
-    return options
+    return parser.parse_args()
 
 
 def print_list(title: str, lines: Iterable[str]) -> None:
@@ -295,16 +245,16 @@ def print_list(title: str, lines: Iterable[str]) -> None:
 def print_end(implementation: str, results: list[SuiteResult], missing: list[str], stale: Iterable[str]) -> int:
     """Print what was left out and why, what is not shipped, and the closing line; return how many failed."""
     for title, outcome in (("not applicable", "not applicable"), ("skipped by CPython itself", "skipped")):
-        reasons = Counter(result.text[test] for result in results for test in result.ended(outcome))
+        reasons = Counter(result.tests[test]["text"] for result in results for test in result.ended(outcome))
         print_list(title, (f"{number:4}  {reason}" for reason, number in reasons.most_common()))
-    long = [(took, f"{r.name}::{test}") for r in results for test, took in r.took.items() if took > LONG]
-    lines = [f"{took:6.1f} s  {test}" for took, test in sorted(long, reverse=True)]
+    times = [(told.get("took", 0), f"{r.name}::{test}") for r in results for test, told in r.tests.items()]
+    lines = [f"{took:6.1f} s  {test}" for took, test in sorted(times, reverse=True) if took > LONG]
     print_list(f"took more than {LONG:g} s (was it a time-out that let them pass?)", lines)
     print_list("matched no test here (stale, if no other interpreter has one)", stale)
     print()
     for line in missing:
         print(f"*** {line} ***")
-    number = Counter(outcome for result in results for outcome in result.outcome.values())
+    number = Counter(told["outcome"] for result in results for told in result.tests.values())
     ran = sum(result.run for result in results)
     verdict = "FAILED" if number["failed"] else "everything applicable passed" if ran else "nothing applicable"
     left_out = number["not applicable"] + number["skipped"]
@@ -313,9 +263,9 @@ def print_end(implementation: str, results: list[SuiteResult], missing: list[str
     return number["failed"]
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Run what the command line asks for and return the exit status."""
-    options = parse(arguments)
+    options = parse()
     try:
         implementation = describe(control=options.control)
     except ImportError as error:
@@ -331,9 +281,9 @@ def main(arguments: list[str] | None = None) -> int:
         for suite in found:
             result = run_suite(suite, options)
             results.append(result)
-            if result.outcome:
+            if result.tests:
                 print_suite(result, options.verbose)
-    if options.pattern and not missing and not any(result.outcome for result in results):
+    if options.pattern and not missing and not any(result.tests for result in results):
         print(f"conformance: no test matches {options.pattern!r}")
         return 2
     stale = () if options.pattern or missing or options.cluster else unmatched(results)

@@ -41,9 +41,6 @@ class Reporter(unittest.TestResult):
         self._counts = counts
         self._every_test_meets_ours = every_test_meets_ours
         self._timeout = timeout
-        self._began = 0.0
-        self._before = 0
-        self._strays = 0
         self._problems: list[tuple[str, str]] = []
         self._support: Any = importlib.import_module("test.support")
 
@@ -52,9 +49,9 @@ class Reporter(unittest.TestResult):
         self._report.write(json.dumps({"event": event, **details}) + "\n")
         self._report.flush()
 
-    def trouble(self, text: str) -> None:
-        """Hold something that happened outside the test's own thread against the test that runs."""
-        self._problems.append(("failed", text))
+    def trouble(self, text: str, outcome: str = "failed") -> None:
+        """Hold something against the test that runs."""
+        self._problems.append((outcome, text))
 
     def startTest(self, test: unittest.TestCase) -> None:
         """Note the test before it runs, and start its time-out."""
@@ -85,35 +82,30 @@ class Reporter(unittest.TestResult):
         super().stopTest(test)
 
     def addError(self, test: Any, err: Any) -> None:
-        """Count an error; one outside any test (setUpModule) is reported as a test of its own."""
         super().addError(test, err)
-        text = self.errors[-1][1]
-        if isinstance(test, unittest.TestCase):
-            self.trouble(text)
-        else:
-            self.tell("end", test=str(test), outcome="failed", text=text, made=0)
+        self._note(test, "failed", self.errors[-1][1])
 
     def addFailure(self, test: Any, err: Any) -> None:
-        """Count a failure."""
         super().addFailure(test, err)
         self.trouble(self.failures[-1][1])
 
     def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
-        """Count a failing sub-test against its test."""
         super().addSubTest(test, subtest, err)
         if err is not None:
             self.trouble(f"{subtest}\n{(self.failures + self.errors)[-1][1]}")
 
     def addSkip(self, test: Any, reason: str) -> None:
-        """Note a skip that CPython's own suite decides on."""
         super().addSkip(test, reason)
+        self._note(test, "skipped", reason)
+
+    def _note(self, test: Any, outcome: str, text: str) -> None:
+        """Note an outcome of the test; one outside any test (setUpModule) is reported as a test of its own."""
         if isinstance(test, unittest.TestCase):
-            self._problems.append(("skipped", reason))
+            self.trouble(text, outcome)
         else:
-            self.tell("end", test=str(test), outcome="skipped", text=reason, made=0)
+            self.tell("end", test=str(test), outcome=outcome, text=text)
 
     def addUnexpectedSuccess(self, test: Any) -> None:
-        """Count a success that CPython does not expect as a failure, as it does."""
         super().addUnexpectedSuccess(test)
         self.trouble("unexpected success")
 
@@ -206,47 +198,41 @@ def load(suite: Suite, substitution: Substitution | ServerSubstitution) -> list[
 
 def main(task: dict[str, Any]) -> None:
     """Run one suite as `run.py` describes it."""
-    suite = Suite(**{**task["suite"], "select": tuple(task["suite"]["select"])})
+    suite = Suite(**task["suite"])
     counts = Counts(Path(task["scripts"]))
     if task["lib"]:
         importlib.import_module("test").__path__.append(os.path.join(task["lib"], "test"))
     executor_type, future_type = classes_under_test(control=task["control"], cluster=task["cluster"])
-    substitution: Substitution | ServerSubstitution
+    substitution: Substitution | ServerSubstitution = Substitution(
+        executor_type if suite.executor else None, future_type if suite.future else None, counts
+    )
     if suite.servers:
         substitution = ServerSubstitution(suite.servers, counts, control=task["control"])
-    else:
-        substitution = Substitution(
-            executor_type if suite.executor else None, future_type if suite.future else None, counts
-        )
     report = open(task["report"], "w", encoding="utf-8")  # noqa: SIM115
     every = suite.executor or bool(suite.servers)
     reporter = Reporter(report, counts, every_test_meets_ours=every, timeout=task["timeout"])
     try:
         tests = load(suite, substitution)
     except unittest.SkipTest as skip:
-        reporter.tell("end", test=suite.module, outcome="skipped", text=str(skip), made=0)
+        reporter.tell("end", test=suite.module, outcome="skipped", text=str(skip))
         reporter.tell("finished")
         return
     reporter.tell("loaded", made=counts.total())
     chosen: list[unittest.TestCase] = []
     for test in tests:
         name = short_id(test)
-        if not belongs(suite, test):
-            continue
-        if task["pattern"] and not fnmatchcase(f"{suite.name}::{name}", f"*{task['pattern']}*"):
+        if not belongs(suite, test) or not fnmatchcase(f"{suite.name}::{name}", f"*{task['pattern'] or ''}*"):
             continue
         entry = not_applicable.find(name, cluster=task["cluster"])
         if entry is not None:
-            what = "not applicable"
-            reporter.tell("end", test=name, outcome=what, text=entry.reason, made=0, pattern=entry.pattern)
+            reporter.tell("end", test=name, outcome="not applicable", text=entry.reason, pattern=entry.pattern)
         elif name not in task["done"]:
-            reporter.tell("chosen", test=name)
+            reporter.tell("end", test=name, outcome="chosen")
             chosen.append(test)
     with dying_threads_told_to(reporter):
         unittest.TestSuite(chosen).run(reporter)
     if importlib.import_module("test.support").environment_altered:
-        behind = "left threads or processes behind"
-        reporter.tell("end", test="tearDownModule", outcome="failed", text=behind, made=0)
+        reporter.tell("end", test="tearDownModule", outcome="failed", text="left threads or processes behind")
     reporter.tell("finished")
     if task["cluster"] and not task["control"]:
         importlib.import_module("on_cluster").client().close()

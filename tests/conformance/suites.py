@@ -41,10 +41,9 @@ class Suite:
     @property
     def name(self) -> str:
         """The short name with what is put in, such as ``test_wait[executor+future]``."""
-        put_in = "+".join(
-            ["executor"] * self.executor + ["future"] * self.future + [f"{self.servers} servers"] * bool(self.servers)
-        )
-        return f"{self.module.removeprefix('test.').split('.')[-1]}[{put_in}]"
+        put_in = ["executor"] * self.executor + ["future"] * self.future
+        put_in += [f"{self.servers} servers"] * bool(self.servers)
+        return f"{self.module.rpartition('.')[2]}[{'+'.join(put_in)}]"
 
 
 ASYNCIO_SUITES = (
@@ -85,10 +84,7 @@ ASYNCIO_SUITES = (
             "*EventLoopTests.test_create_server_dual_stack",
         ),
     ),
-    Suite(
-        f"{ASYNCIO}.test_sock_lowlevel",
-        select=("*.test_create_connection_sock",),
-    ),
+    Suite(f"{ASYNCIO}.test_sock_lowlevel", select=("*.test_create_connection_sock",)),
     Suite(
         f"{ASYNCIO}.test_sendfile",
         select=("*.test_sendfile_force_fallback", "*.test_sendfile_fallback_*", "*.test_sendfile_ssl*"),
@@ -139,7 +135,9 @@ SERVER_SUITES = (
 
 def there(table: tuple[Suite, ...]) -> list[Suite]:
     """Return the suites of a table that this interpreter ships."""
-    return [suite for suite in table if _found(suite.module)]
+    find = importlib.util.find_spec
+    # The package first: it may be lacking, too.
+    return [suite for suite in table if find(suite.module.rpartition(".")[0]) and find(suite.module)]
 
 
 def concurrent_suites() -> list[Suite]:
@@ -159,21 +157,11 @@ def concurrent_suites() -> list[Suite]:
     return suites
 
 
-def _found(module: str) -> bool:
-    package = module.rpartition(".")[0]
-    return all(importlib.util.find_spec(name) is not None for name in (package, module))
-
-
 def _combinations(module: str) -> list[Suite]:
-    return [
-        Suite(module),
-        Suite(module, future=True),
-        Suite(module, executor=False, future=True),
-    ]
+    return [Suite(module), Suite(module, future=True), Suite(module, executor=False, future=True)]
 
 
 def of_executors(found: list[Suite]) -> list[Suite]:
     """Return the suites of executors, and of futures beside executors: those that say something about a cluster's."""
-    return [
-        suite for suite in found if suite.executor and suite.module.startswith((CONCURRENT, f"{ASYNCIO}.test_threads"))
-    ]
+    about = (CONCURRENT, f"{ASYNCIO}.test_threads")
+    return [suite for suite in found if suite.executor and suite.module.startswith(about)]

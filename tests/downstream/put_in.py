@@ -28,10 +28,9 @@ UVLOOP = importlib.util.find_spec("uvloop") is not None
 
 
 class Pools:
-    """All pools of ebbpool's that were made, and what was made in their place.
+    """All pools of ebbpool's that were made from now on.
 
-    Attributes:
-        strangers: Worker threads of anyio's, and default executors that loops made of the standard library's kind.
+    And `strangers`: worker threads of anyio's, and default executors that loops made of the standard library's kind.
     """
 
     def __init__(self) -> None:
@@ -39,9 +38,6 @@ class Pools:
         self.made: list[Any] = []
         self.before = 0
         self.strangers = 0
-
-    def watch(self) -> None:
-        """Count what is made from now on."""
         from ebbpool import AdaptiveExecutor
 
         after_init(AdaptiveExecutor, self.remember)
@@ -133,16 +129,14 @@ def text_of(report: Any) -> str:
 
 def loop_factories(ours: bool) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Return a way to make a loop for each kind of loop that there is here."""
+    makers: dict[str, Any] = {"asyncio": asyncio.new_event_loop}
+    if UVLOOP:
+        makers["uvloop"] = importlib.import_module("uvloop").new_event_loop
     if ours:
         from ebbpool import aio
 
-        makers: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": aio.new_event_loop}
-        return makers | {"uvloop": aio.new_uvloop} if UVLOOP else makers
-    if UVLOOP:
-        import uvloop
-
-        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-    return {"asyncio": asyncio.new_event_loop}
+        makers = {kind: aio.new_uvloop if kind == "uvloop" else aio.new_event_loop for kind in makers}
+    return makers
 
 
 class LoopsForPytestAsyncio:
@@ -156,9 +150,9 @@ class LoopsForPytestAsyncio:
 def replace_loops_of_uvloops_tests() -> None:
     from uvloop import _testbase
 
-    factories = loop_factories(ours=True)
-    setattr(_testbase.AIOTestCase, "new_loop", lambda case: factories["asyncio"]())  # noqa: B010
-    setattr(_testbase.UVTestCase, "new_loop", lambda case: factories["uvloop"]())  # noqa: B010
+    for case, kind in ((_testbase.AIOTestCase, "asyncio"), (_testbase.UVTestCase, "uvloop")):
+        factory = loop_factories(ours=True)[kind]
+        setattr(case, "new_loop", lambda self, factory=factory: factory())  # noqa: B010
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -172,8 +166,6 @@ def pytest_configure(config: pytest.Config) -> None:
     way = config.getoption("--put-in-way")
     ours = config.getoption("--put-in-side") == "ebbpool"
     pools = Pools() if ours else None
-    if pools:
-        pools.watch()
     if ours and way in ("anyio", "anyio-limited"):
         import ebbpool
         from ebbpool.anyio import install

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
@@ -26,13 +27,160 @@ import sys
 import tarfile
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
-from compare import Comparison, Side, compare, stale
-from suites import EXPECTED, PINS, SUITES, Suite
+from suites import EXPECTED, PINS, SUITES, Expected, Suite
 
 HERE = Path(__file__).resolve().parent
+EMPTY = 5
+"""pytest's exit status for a run in which no test was collected or chosen."""
+
+COLLECTION = " (collection)"
+"""Ends the name of what could not be imported; see `put_in.py`."""
+
+
+@dataclass
+class Side:
+    """One run of a suite.
+
+    Attributes:
+        tests: What `put_in.py` told of each test: its outcome (passed, failed, skipped, or died), the text of a
+            failure, and how many calls pools of ebbpool's took on.
+        total: Calls that pools of ebbpool's took on.
+        strangers: Worker threads of anyio's, and loops' default executors of the standard library's, that were made.
+        broken: Why the run cannot be relied on as a whole; empty if it can.
+    """
+
+    log: Path
+    seconds: float
+    tests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    total: int = 0
+    strangers: int = 0
+    broken: str = ""
+
+    def read(self, record: Path, ending: str) -> None:
+        """Read what `put_in.py` wrote; `ending` says how the process ended."""
+        lines = record.read_text("utf-8").splitlines() if record.exists() else []
+        running = None
+        self.broken = f"pytest {ending}"
+        for entry in map(json.loads, lines):
+            if entry["event"] == "start":
+                running = entry["test"]
+            elif entry["event"] == "end":
+                running = None
+                self.tests[entry["test"]] = entry
+            elif entry["status"] in (0, 1, EMPTY):
+                self.broken = ""
+                self.total, self.strangers = entry["calls"], entry["strangers"]
+        if running is not None:
+            text = f"pytest {ending} while it ran; see {self.log}"
+            self.tests[running] = {"outcome": "died", "text": text, "calls": 0}
+
+    def outcome(self, test: str) -> str:
+        return self.tests[test]["outcome"] if test in self.tests else "missing"
+
+    def count(self, *outcomes: str) -> int:
+        """Return how many tests ended in one of these ways."""
+        return sum(told["outcome"] in outcomes for told in self.tests.values())
+
+
+@dataclass
+class Comparison:
+    """A suite's two runs side by side.
+
+    Attributes:
+        not_ours: Tests that fail on both sides.
+        only_stock: Tests that fail stock and pass with ebbpool.
+        expected: Differences that the table has, each with its reason.
+        unexplained: Tests that pass stock and do not pass with ebbpool, each with what happened.
+        problems: What is wrong with the suite as a whole.
+        reached: Variants of the tests, and how many calls of theirs reached a pool of ebbpool's.
+    """
+
+    suite: Suite
+    stock: Side
+    ours: Side
+    not_ours: list[str] = field(default_factory=list)
+    only_stock: list[str] = field(default_factory=list)
+    expected: dict[str, str] = field(default_factory=dict)
+    unexplained: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    reached: Counter[str] = field(default_factory=Counter)
+
+
+def matches(entry: Expected, suite: str, test: str) -> bool:
+    """Tell whether an entry of the table is about a test of a suite."""
+    return fnmatchcase(suite, entry.suites) and fnmatchcase(test, entry.pattern.replace("[", "[[]"))
+
+
+def compare(suite: Suite, stock: Side, ours: Side, *, whole: bool) -> Comparison:
+    """Compare two runs; `whole` says that all of the suite was run, so that each variant can be asked for its calls."""
+    result = Comparison(suite, stock, ours)
+    for kind, side in (("stock", stock), ("with ebbpool", ours)):
+        if side.broken:
+            result.problems.append(f"{kind}, {side.broken}")
+    for test, told in stock.tests.items():
+        before, after = told["outcome"], ours.outcome(test)
+        if after == "missing" and ours.broken:
+            continue
+        if before == "failed" and test.endswith(COLLECTION):
+            result.problems.append(f"{test} fails stock (is a package missing?): {told['text'].splitlines()[-1]}")
+        elif before in ("failed", "died"):
+            (result.only_stock if after == "passed" else result.not_ours).append(test)
+        elif after not in ("passed", before):
+            reason = next((entry.reason for entry in EXPECTED if matches(entry, suite.name, test)), None)
+            if reason is not None and after == "failed":
+                result.expected[test] = reason
+            else:
+                text = ours.tests[test]["text"] if test in ours.tests else ""
+                result.unexplained[test] = f"{before} stock, {after} with ebbpool\n{text}"
+    for test, told in ours.tests.items():
+        if test not in stock.tests and told["outcome"] != "passed":
+            result.unexplained[test] = f"not there stock, {told['outcome']} with ebbpool\n{told['text']}"
+    check_reached(result, whole)
+    return result
+
+
+def check_reached(result: Comparison, whole: bool) -> None:
+    """Count the calls of each variant, and object where there are tests that pass and no calls."""
+    present = set()
+    for test, told in result.ours.tests.items():
+        # ``test_x[asyncio-1]`` is of the variants asyncio and 1.
+        parts = test.partition("[")[2].removesuffix("]").split("-")
+        for variant in {*parts} & {*result.suite.variants}:
+            result.reached[variant] += told["calls"]
+            if told["outcome"] == "passed":
+                present.add(variant)
+    if not whole:
+        return
+    if not result.ours.total:
+        result.problems.append("no call reached a pool of ebbpool's")
+    if result.ours.strangers:
+        result.problems.append(f"{result.ours.strangers} threads or pools took the place of ebbpool's")
+    for variant in sorted(present):
+        if not result.reached[variant]:
+            result.problems.append(f"no call of a test with {variant} reached a pool of ebbpool's")
+
+
+def stale(comparisons: list[Comparison]) -> Iterator[str]:
+    """Yield what is no longer true of the entries on these suites, one line each."""
+    for entry in EXPECTED:
+        for each in comparisons:
+            name = each.suite.name
+            if not fnmatchcase(name, entry.suites):
+                continue
+            here = [test for test in each.stock.tests if matches(entry, name, test)]
+            if not here:
+                yield f"{name}: {entry.pattern} matches no test"
+            for test in here:
+                if each.stock.outcome(test) == each.ours.outcome(test) == "passed":
+                    yield f"{name}: {entry.pattern} is about {test}, which passes"
 
 
 class CannotRun(Exception):
@@ -51,8 +199,7 @@ def check_installed(suite: Suite) -> None:
 
 def fetch(suite: Suite, folder: Path) -> Path:
     """Return the project's sdist, downloaded if it is not in the folder."""
-    pin = f"{suite.project}-{PINS[suite.project]}"
-    there = folder / f"{pin}.tar.gz"
+    there = folder / f"{suite.project}-{PINS[suite.project]}.tar.gz"
     if there.exists():
         return there
     requirement = f"{suite.project}=={PINS[suite.project]}"
@@ -107,7 +254,7 @@ def run_side(suite: Suite, kind: str, sdist: Path, options: argparse.Namespace) 
             ending = f"ended with status {ended.returncode}"
         except subprocess.TimeoutExpired:
             ending = f"had not ended after {options.suite_timeout:g} s and was stopped"
-    side = Side(log, seconds=time.monotonic() - began)
+    side = Side(log, time.monotonic() - began)
     side.read(record, ending)
     return side
 
@@ -143,14 +290,14 @@ def run_all(suites: list[Suite], sdists: dict[str, Path], options: argparse.Name
         with alone[suite.name]:
             side = run_side(suite, kind, sdists[suite.name], options)
         failed = side.count("failed", "died")
-        print(f"  {suite.name} {kind}: {len(side.outcome)} tests, {failed} failed, {side.seconds:.0f} s", flush=True)
+        print(f"  {suite.name} {kind}: {len(side.tests)} tests, {failed} failed, {side.seconds:.0f} s", flush=True)
         return side
 
     with ThreadPoolExecutor(options.jobs) as threads:
         stock = [threads.submit(run, suite, "stock") for suite in suites]
         ours = [threads.submit(run, suite, "ebbpool") for suite in suites]
     return [
-        compare(suite, before.result(), after.result(), EXPECTED, whole=not options.k)
+        compare(suite, before.result(), after.result(), whole=not options.k)
         for suite, before, after in zip(suites, stock, ours, strict=True)
     ]
 
@@ -163,7 +310,7 @@ def print_table(comparisons: list[Comparison]) -> None:
         passed = [f"{side.count('passed')} in {side.seconds:.0f} s" for side in (each.stock, each.ours)]
         wrong = len(each.unexplained) + len(each.problems)
         numbers = (each.ours.count("skipped"), len(each.not_ours), len(each.expected), wrong, each.ours.total)
-        print(row(f"{each.suite.name} {PINS[each.suite.project]}", len(each.stock.outcome), *passed, *numbers))
+        print(row(f"{each.suite.name} {PINS[each.suite.project]}", len(each.stock.tests), *passed, *numbers))
 
 
 def print_lists(comparisons: list[Comparison]) -> None:
@@ -185,7 +332,7 @@ def print_lists(comparisons: list[Comparison]) -> None:
             print(f"{name}: FAILED: {problem}; see {each.ours.log.parent}")
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def parse() -> argparse.Namespace:
     """Parse the command line."""
     names = [suite.name for suite in SUITES]
     parser = argparse.ArgumentParser(description="Run the test suites of real users on ebbpool.")
@@ -196,12 +343,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="runs at a time (2)")
     add("--timeout", type=float, default=60.0, metavar="S", help="seconds per test (60)")
     add("--suite-timeout", type=float, default=600.0, metavar="S", help="seconds per suite (600)")
-    return parser.parse_args(arguments)
+    return parser.parse_args()
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Run what the command line asks for and return the exit status."""
-    options = parse(arguments)
+    options = parse()
     options.work = options.work.resolve()
     options.work.mkdir(parents=True, exist_ok=True)
     wanted = [suite for suite in SUITES if suite.name in options.only]
@@ -214,12 +361,12 @@ def main(arguments: list[str] | None = None) -> int:
         print()
         print_table(comparisons)
         print_lists(comparisons)
-    old = [] if options.k else stale(EXPECTED, comparisons)
+    old = [] if options.k else list(stale(comparisons))
     for line in old:
         print(f"STALE: suites.py: {line}")
     for name, reason in missing.items():
         print(f"*** {name} was not run: {reason} ***")
-    failed = [each.suite.name for each in comparisons if each.failed]
+    failed = [each.suite.name for each in comparisons if each.unexplained or each.problems]
     lacking = [suite.name for suite in wanted if suite.name in missing and not suite.optional]
     print(f"\ndownstream: logs are in {options.work}")
     if failed or old:

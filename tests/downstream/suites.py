@@ -58,14 +58,10 @@ class Suite:
 
 @dataclass(frozen=True)
 class Expected:
-    """One kind of test that passes stock and fails with ebbpool, and why.
+    """One kind of test that passes stock and fails with ebbpool, and what it asserts that ebbpool does not promise.
 
-    It must be met in full: every test that it matches, and that stock passes, has to fail with ebbpool.
-
-    Attributes:
-        suites: An `fnmatch` pattern for the names of the suites it is in.
-        pattern: An `fnmatch` pattern for the test's id; ``[`` stands for itself.
-        reason: What the test asserts that ebbpool does not promise.
+    Every test that matches, and that stock passes, has to fail with ebbpool. Both patterns are those of `fnmatch`, for
+    the names of suites and for the test's id, in which ``[`` stands for itself.
     """
 
     suites: str
@@ -122,12 +118,7 @@ SUITES: tuple[Suite, ...] = (
         name="anyio",
         project="anyio",
         way="anyio",
-        tests=(
-            "tests/test_to_thread.py",
-            "tests/test_from_thread.py",
-            "tests/test_fileio.py",
-            "tests/test_tempfile.py",
-        ),
+        tests=tuple(f"tests/test_{name}.py" for name in ("to_thread", "from_thread", "fileio", "tempfile")),
         plugins=ANYIO_PLUGINS,
         variants=ANYIO_VARIANTS,
     ),
