@@ -220,7 +220,6 @@ def uninstall() -> None:
 
 
 def _limit_waits(max_wait: float | None) -> None:
-    """Set for how long calls may wait for a thread of the shared pool."""
     global _max_wait
     _max_wait = max_wait
     if _shared is not None:
@@ -231,9 +230,9 @@ def _put_in(installation: Installation) -> None:
     """Have anyio's backends use the installation; nothing has changed if one of them is not supported."""
     _check_anyio()
     backends = [_eventloop.get_async_backend("asyncio")]
-    trio = sys.modules.get(TRIO)
-    if trio is not None and hasattr(trio, "backend_class"):
-        backends.append(trio.backend_class)
+    trio = getattr(sys.modules.get(TRIO), "backend_class", None)
+    if trio is not None:
+        backends.append(trio)
     for backend in backends:
         _check(backend)
     if len(backends) == 1:
@@ -312,7 +311,6 @@ def _check_executor(executor: Any) -> None:
 
 
 def _check_anyio() -> None:
-    """Check what all backends share."""
     _require_tested("anyio")
     if _eventloop is None:
         raise UnsupportedVersion(f"anyio {importlib.metadata.version('anyio')} lacks anyio._core._eventloop")
@@ -322,16 +320,14 @@ def _check(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Return the function that runs calls for `backend`, after a check that it is supported."""
     with _lock:
         if backend not in _halves:
+            half: Any
             try:
                 if backend.__module__ == TRIO:
                     _require_tested("trio")
-                    from ebbpool._anyio import on_trio
-
-                    _halves[backend] = on_trio.run_sync
+                    from ebbpool._anyio import on_trio as half
                 else:
-                    from ebbpool._anyio import on_asyncio
-
-                    _halves[backend] = on_asyncio.run_sync
+                    from ebbpool._anyio import on_asyncio as half
+                _halves[backend] = half.run_sync
             except (ImportError, AttributeError) as error:
                 version = importlib.metadata.version("anyio")
                 raise UnsupportedVersion(f"anyio {version} lacks what ebbpool.anyio relies on: {error}") from error
@@ -345,7 +341,5 @@ def _require_tested(package: str) -> None:
         version = "of unknown version"
     tested = TESTED[package]
     if ".".join(version.split(".")[:2]) not in tested:
-        raise UnsupportedVersion(
-            f"ebbpool.anyio was tested on {package} {tested[0]} to {tested[-1]}, not on the installed "
-            f"{package} {version}"
-        )
+        known = f"{package} {tested[0]} to {tested[-1]}"
+        raise UnsupportedVersion(f"ebbpool.anyio was tested on {known}, not on the installed {package} {version}")

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Type
 
 from ebbpool._checks import above_zero, finite_seconds, one_of
 from ebbpool._core.accel import LaneCore, LoopCall
-from ebbpool._maps.methods import Maps
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
 
 try:
     from distributed import Client
 
-    from ebbpool._dask.chunks import ClusterRun
     from ebbpool._dask.link import Link
+    from ebbpool._dask.pace import ClusterRun
 except ImportError as _error:
     raise ImportError(
         f"ebbpool.dask needs distributed: pip install ebbpool[dask] ({_error})", name=_error.name
@@ -43,21 +42,13 @@ _COMPARED: Final = ("python", "distributed", "ebbpool")
 """What has to be of the same version everywhere; of Python, the first two numbers."""
 
 
-class _ClusterMaps(Maps):
-    """The maps of a cluster's executor and of its lanes: as those of a local pool, but for two things.
-
-    Without a `chunksize`, items are sized into calls to the cluster by the time they take on a worker. `fn` must be
-    picklable, else `TypeError` is raised at once.
-    """
+class ClusterLane(Lane):
+    """A lane of a `ClusterExecutor`: at most `limit` of its calls are with the cluster at once."""
 
     _run_type = ClusterRun
 
 
-class ClusterLane(_ClusterMaps, Lane):
-    """A lane of a `ClusterExecutor`: at most `limit` of its calls are with the cluster at once."""
-
-
-class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
+class ClusterExecutor(AdaptiveExecutor):
     """A `ThreadPoolExecutor` whose calls are made by the workers of a Dask cluster.
 
     Each call that is with the cluster has a thread here that waits for its outcome; as many as `window` allows. The
@@ -90,6 +81,7 @@ class ClusterExecutor(_ClusterMaps, AdaptiveExecutor):
     """
 
     _lane_type = ClusterLane
+    _run_type = ClusterRun
     _loses_calls = True
     """Whether one call may be lost, with `BrokenExecutor`, and the next ones be made."""
 
@@ -225,34 +217,30 @@ def _names(name: str, value: Any) -> list[str]:
     return found
 
 
-def _connected(client_or_address: Client | str, timeout: float) -> Client:
+def _connected(given: Client | str, timeout: float) -> Client:
     """Return a client that works, or raise an error that says what is wrong with the one given."""
-    if isinstance(client_or_address, str):
+    if isinstance(given, str):
         try:
-            client = Client(client_or_address, timeout=timeout, set_as_default=False)
+            return Client(given, timeout=timeout, set_as_default=False)
         except OSError as error:
-            raise TimeoutError(
-                f"no scheduler answered at client_or_address={client_or_address!r} within timeout={timeout:g} s"
-            ) from error
-    elif isinstance(client_or_address, Client):
-        client = client_or_address
-        if client.status != "running":
-            raise ValueError(f"client_or_address must be a client that is connected, not {client!r}: {client.status}")
-        if client.asynchronous:
-            raise ValueError(f"client_or_address must be a client that is not asynchronous, not {client!r}")
-    else:
-        raise TypeError(f"client_or_address must be a distributed.Client or an address, not {client_or_address!r}")
-    return client
+            told = f"no scheduler answered at client_or_address={given!r} within timeout={timeout:g} s"
+            raise TimeoutError(told) from error
+    if not isinstance(given, Client):
+        raise TypeError(f"client_or_address must be a distributed.Client or an address, not {given!r}")
+    if given.status != "running":
+        raise ValueError(f"client_or_address must be a client that is connected, not {given!r}: {given.status}")
+    if given.asynchronous:
+        raise ValueError(f"client_or_address must be a client that is not asynchronous, not {given!r}")
+    return given
 
 
 def _compare(versions: dict[str, Any]) -> None:
     """Raise `RuntimeError` if versions, as `Client.get_versions` returns them, are not those of the client."""
     here = _versions(versions["client"])
-    nodes = {"the scheduler": versions["scheduler"]}
-    nodes.update({f"the worker {address}": found for address, found in versions["workers"].items()})
+    nodes = {f"the worker {address}": found for address, found in versions["workers"].items()}
     differing = [
         f"{node} has {name} {found} and not {here[name]}"
-        for node, described in nodes.items()
+        for node, described in {"the scheduler": versions["scheduler"], **nodes}.items()
         for name, found in _versions(described).items()
         if found != here[name]
     ]

@@ -28,26 +28,16 @@ if TYPE_CHECKING:
 
     from anyio import CapacityLimiter
 
-    from ebbpool._core.accel import LoopCall, Mailbox
+    from ebbpool._core.accel import LoopCall
     from ebbpool.executor import AdaptiveExecutor
 
 STATE = "_ebbpool_anyio"
-"""The attribute of an event loop that holds its `LoopState`, so that both are collected together."""
+"""The attribute of an event loop with the mailbox and the token of its calls, so that all are collected together."""
 
 ANYIO = ("Cancelled via cancel scope ", "Cancelled by cancel scope ")
 """How the message of a cancellation by anyio begins, now and up to anyio 4.10. anyio itself recognises it by that."""
 
 task_states: Any = _task_states.data  # type: ignore[attr-defined]  # not in typeshed
-
-
-class LoopState:
-    """The mailbox and the token that every call from one event loop needs."""
-
-    __slots__ = ("mailbox", "token")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.mailbox: Mailbox = mailbox_of(loop)
-        self.token = token_for(AsyncIOBackend, loop)
 
 
 class CallFuture(asyncio.Future[Any]):
@@ -85,22 +75,20 @@ class CallFuture(asyncio.Future[Any]):
 
 
 class Relay(CallFuture):
-    """A ticket that is cancelled already, and hands the outcome on to the future for which the task waits now."""
+    """A future that is cancelled already, and hands the outcome on to the one that the task waits for now."""
 
     __slots__ = ()
 
     relay: asyncio.Future[Any]  # pyright: ignore[reportIncompatibleVariableOverride]  # was set before
 
     def done(self) -> bool:
-        """Return whether the future that the task waits for is done: a native cancellation has come meanwhile."""
+        """Return whether a native cancellation has come meanwhile."""
         return self.relay.done()
 
     def set_result(self, result: Any, /) -> None:
-        """Hand the result on."""
         self.relay.set_result(result)
 
     def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
-        """Hand the error on."""
         self.relay.set_exception(exception)
 
 
@@ -161,23 +149,18 @@ def _start(
     shielded: bool,
     lifts_ceiling: bool,
 ) -> CallFuture:
-    loop = running_loop()
+    loop: Any = running_loop()
     state = getattr(loop, STATE, None)
     if state is None:
-        state = LoopState(loop)  # type: ignore[arg-type]  # a loop runs here
+        state = mailbox_of(loop), token_for(AsyncIOBackend, loop)
         setattr(loop, STATE, state)
+    mailbox, token = state
     ticket = CallFuture()
     ticket.relay = None
     ticket.shielded = shielded
-    ticket.call = executor.offload(
-        state.mailbox,
-        ticket,
-        copy_context(),
-        _perform,
-        (state.token, scope, func, args),
-        None,
-        executor._unlimited if lifts_ceiling else None,
-    )
+    lane = executor._unlimited if lifts_ceiling else None
+    work = (token, scope, func, args)
+    ticket.call = executor.offload(mailbox, ticket, copy_context(), _perform, work, None, lane)
     return ticket
 
 

@@ -65,10 +65,8 @@ _state: RunVar[RunState] = RunVar("ebbpool.anyio")
 class TrioCall:
     """The ticket of one call, whose outcome a task waits for in trio's thread.
 
-    Attributes:
-        task: The task to wake, in the list in which trio's messages from the worker look for it.
-        cancel_with: What raises `trio.Cancelled`, once the task is cancelled; in the list where trio looks for it.
-        limiter: The limiter from which `self` has borrowed a token, to be given back when the call is over.
+    The lists `task`, to wake, and `cancel_with`, which raises `trio.Cancelled` once the task is cancelled, are where
+    trio looks for these. It has borrowed a token from `limiter`, which gets it back when the call is over.
     """
 
     __slots__ = ("abandon", "call", "cancel_with", "error", "limiter", "state", "task", "value")
@@ -85,11 +83,9 @@ class TrioCall:
         self.error: BaseException | None = None
 
     def done(self) -> bool:
-        """Return whether the task no longer waits and no token is borrowed."""
         return self.task[0] is None and self.limiter is None
 
     def set_result(self, value: Any) -> None:
-        """Wake the task."""
         self.value = value
         if self.limiter is not None:
             self._give_back()
@@ -99,7 +95,6 @@ class TrioCall:
             reschedule(task, Value(self))
 
     def set_exception(self, error: BaseException) -> None:
-        """Wake the task."""
         self.error = error
         self.set_result(None)
 
@@ -158,15 +153,9 @@ async def run_sync(
         active.count += 1
         try:
             try:
-                ticket.call = executor.offload(
-                    state.mailbox,
-                    ticket,
-                    copy_context(),
-                    _perform,
-                    (ticket, func, args),
-                    None,
-                    executor._unlimited if lifts_ceiling else None,
-                )
+                lane = executor._unlimited if lifts_ceiling else None
+                work = (ticket, func, args)
+                ticket.call = executor.offload(state.mailbox, ticket, copy_context(), _perform, work, None, lane)
             except BaseException:
                 ticket._give_back()
                 raise

@@ -36,14 +36,8 @@ def iterate_in_batches(stock: Callable[..., AsyncIterator[Any]]) -> Callable[...
 class Pump:
     """The chunks that a worker has made and the consumer has not taken.
 
-    A turn ends with its batch whether these are taken or not, so no thread waits for a client. The mutex makes sure
-    that the consumer does not wait for a chunk that is there.
-
-    Attributes:
-        fn: The iterator; it gives the turn its name.
-        bell: What the consumer waits for, or None.
-        left: Whether the consumer has left.
-        over: Whether the iterator has ended, with `error` if that is not None.
+    A turn ends with its batch whether these are taken or not, so no thread waits for a client. The consumer waits at
+    `bell`; the mutex makes sure that it does not wait for a chunk that is there. `fn` gives a turn its name.
     """
 
     def __init__(self, iterator: Iterator[Any], loop: asyncio.AbstractEventLoop) -> None:
@@ -62,11 +56,8 @@ class Pump:
         while most > 0 and size < MOST_BYTES and not self.left:
             try:
                 chunk = next(self.fn)
-            except StopIteration:
-                self.over = True
-                return
             except BaseException as error:
-                self.error = error
+                self.error = None if isinstance(error, StopIteration) else error
                 self.over = True
                 return
             most -= 1

@@ -35,6 +35,7 @@ SMALL: Final = 16 << 10
 """Bytes of a result below which calls share a task of the cluster's."""
 GOING: Final = 0.1
 """Seconds to wait, once the client is closed, for outcomes that its loop has passed on."""
+NOT_AGAIN: Final = "is not run again, because it may have begun (rerun=True allows that)"
 _logger = logging.getLogger("concurrent.futures")
 
 
@@ -64,7 +65,7 @@ class Link:
         if not rerun:
             client.register_plugin(AtMostOnce())
         # The client keeps the callback, which must not keep this link alive.
-        self._tell = _teller(weakref.WeakMethod(self._told))
+        self._tell = functools.partial(_tell, weakref.ref(self))
         client.subscribe_topic(self._topic, self._tell)
         self._connection: Any = self.client.scheduler_comm
         self._joining: asyncio.Task[None] | None = None
@@ -114,17 +115,11 @@ class Link:
         """Return the values of the context variables that go along: those in a context, or those of the caller."""
         if not self._variables:
             return {}
-        if context is None:
-            context = copy_context()
+        context = copy_context() if context is None else context
         return {name: context[found] for name, found in self._variables.items() if found in context}
 
     def check(self, fn: Callable[..., Any]) -> None:
-        """See to it that a function can be sent.
-
-        Raises:
-            TypeError: `fn` is not callable.
-            RuntimeError: The client is closed, or belongs to the process that this one was forked from.
-        """
+        """Raise an error if `fn` is not callable, or if nothing can be sent any more."""
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
         if os.getpid() != self._process:
@@ -133,12 +128,7 @@ class Link:
             raise RuntimeError(f"cannot schedule new futures: {self.client!r} is closed")
 
     def pack(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
-        """Return what has a call made and returns its result, with the values of context variables that the caller has.
-
-        Raises:
-            TypeError: `fn` is not callable, or something cannot be pickled; the message says what.
-            RuntimeError: As `check` does.
-        """
+        """Return what has a call made with the caller's values of context variables, and returns its result."""
         self.check(fn)
         fn, args, kwargs, context = out_of_context(fn, args, kwargs)
         packed = packed_call(fn, args, kwargs, self.values(context))
@@ -155,11 +145,7 @@ class Link:
         return self.result_of(name, self.send(name, packed))
 
     def send(self, name: str, packed: Packed, alone: bool = False) -> Outcome:
-        """Have a packed call made, in a task of the cluster's `alone` or with others; wait for its outcome.
-
-        Raises:
-            BrokenExecutor: Its worker, the scheduler or the connection was lost; the message says which.
-        """
+        """Have a packed call made, in a task of the cluster's `alone` or with others; wait for its outcome."""
         if self.client.status == "closed":
             raise BrokenExecutor(f"{name} was not run: the client is closed")
         parcel = Parcel(name, packed, alone or bool(packed.parts))
@@ -289,45 +275,38 @@ class Link:
             self._fail(shipment, f"was lost with the worker {error.last_worker.address}; {tried}", error)
         except (asyncio.CancelledError, CancelledError) as error:
             # `distributed` cancels futures when the client is closed, when the connection is lost, and when data is.
-            if any(not there.good() for there in shipment.parts) and self.client.status == "running":
-                self._lost_part(shipment, error)
-            else:
+            if all(there.good() for there in shipment.parts) or self.client.status != "running":
                 self._fail(shipment, f"was given up by the cluster's client: {error}", error)
+            elif self._rerun:
+                self._take_back(shipment, 0)
+                self._close(shipment)
+            else:
+                lost = "was lost with the only worker that had a large argument of it; it"
+                self._fail(shipment, f"{lost} {NOT_AGAIN}", error)
         except BaseException as error:
             self._fail(shipment, f"could not be made: {error!r}", error)
         else:
             if outcomes and outcomes[0][0] == LOST:
                 self._fail(shipment, _loss(outcomes[0][1]))
-            else:
-                self._arrived(shipment, outcomes)
-
-    def _lost_part(self, shipment: Shipment, error: BaseException) -> None:
-        (parcel,) = shipment.parcels
-        if self._rerun:
-            self._outbox.appendleft(parcel)
-            self._close(shipment)
-        else:
-            lost = "was lost with the only worker that had a large argument of it; it is not run again, because it"
-            self._fail(shipment, f"{lost} may have begun (rerun=True allows that)", error)
-
-    def _arrived(self, shipment: Shipment, outcomes: list[Outcome]) -> None:
-        try:
-            self._end_first(shipment, outcomes)
-            self._take_back(shipment, len(outcomes))
-        finally:
-            self._close(shipment)
-        self._fit()
+                return
+            try:
+                self._end_first(shipment, outcomes)
+                self._take_back(shipment, len(outcomes))
+            finally:
+                self._close(shipment)
+            self._fit()
 
     def _end_first(self, shipment: Shipment, outcomes: list[Outcome]) -> None:
         now = monotonic()
         for parcel, outcome in zip(shipment.parcels, outcomes, strict=False):
-            if not parcel.alone and not parcel.outcome.done():
+            if parcel.outcome.done():
+                continue
+            if not parcel.alone:
                 # Where results are large, sharing a task saves nothing.
                 self._pace.note(parcel.name, outcome[2] if len(outcome[1]) < SMALL else HANDED_BACK, now)
-            _end(parcel, outcome)
+            parcel.outcome.set_result(outcome)
 
-    def _told(self, event: tuple[float, dict[str, Any]]) -> None:
-        _, message = event
+    def _told(self, message: dict[str, Any]) -> None:
         shipment = self._shipments.get(message["key"])
         if shipment is None:
             return
@@ -370,36 +349,23 @@ class Link:
             if self.client.status == "running":
                 with suppress(Exception):
                     self.client.unsubscribe_topic(self._topic)
-                    self.client.loop.add_callback(self._scattered.clear)
+                    self.client.loop.add_callback(self._scattered.there.clear)
             if self._owned:
                 self.client.close()
 
 
-def _teller(told: weakref.WeakMethod[Callable[[Any], None]]) -> Callable[[Any], None]:
-    def tell(event: Any) -> None:
-        method = told()
-        if method is not None:
-            method(event)
-
-    return tell
+def _tell(link: weakref.ref[Link], event: tuple[float, dict[str, Any]]) -> None:
+    found = link()
+    if found is not None:
+        found._told(event[1])
 
 
 def _loss(worker: str) -> str:
-    return (
-        f"was lost with the worker {worker}; it was tried once, and is not run again, because it may have begun "
-        "(rerun=True allows that)"
-    )
-
-
-# Both in the loop's thread only, so that a parcel has one end.
-
-
-def _end(parcel: Parcel, outcome: Outcome) -> None:
-    if not parcel.outcome.done():
-        parcel.outcome.set_result(outcome)
+    return f"was lost with the worker {worker}; it was tried once, and {NOT_AGAIN}"
 
 
 def _lose(parcel: Parcel, told: str, cause: BaseException | None = None) -> None:
+    # As in `_end_first`: in the loop's thread only, so that a parcel has one end.
     if not parcel.outcome.done():
         error = BrokenExecutor(f"{parcel.name} {told}")
         error.__cause__ = cause

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final
 
-from ebbpool._dask.remote import Outcome, Ready, Slot, brief, dumps
+from ebbpool._dask.remote import Outcome, Ready, Slot, apply, brief, dumps
 
 LARGE: Final = 1 << 20
 """Bytes of a pickle from which on a function or an argument goes by itself."""
@@ -53,15 +53,12 @@ class Packed:
 def packed_call(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], values: dict[str, Any]
 ) -> Packed:
-    """Return a call, pickled.
-
-    Raises:
-        TypeError: Something cannot be pickled; the message says what.
-    """
+    """Return a call, pickled; raise a TypeError that says what cannot be."""
     try:
         data = dumps((fn, args, kwargs, values))
     except Exception as error:
-        raise _culprit(_named(fn, args, kwargs, values), f"the call of {brief(fn)}", error) from error
+        given = [(f"argument {place!r} of {brief(fn)}", value) for place, value in (*enumerate(args), *kwargs.items())]
+        raise _culprit([("fn", fn), *given], values, f"the call of {brief(fn)}", error) from error
     if len(data) <= LARGE:
         return Packed(data)
     parts: list[Part] = []
@@ -89,10 +86,7 @@ def packed_call(
 def out_of_context(
     fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any], Context | None]:
-    """Return a call, and the context in which it is to be made, if it is one of ``context.run(fn)``.
-
-    That is what `asyncio.to_thread` submits. A context cannot be sent: `fn` is, with the values in that context.
-    """
+    """Return a call, and its context if it is one of ``context.run(fn)``, which `asyncio.to_thread` submits."""
     if isinstance(fn, functools.partial) and isinstance(getattr(fn.func, "__self__", None), Context):
         fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
     context = getattr(fn, "__self__", None)
@@ -117,36 +111,17 @@ class Mapped:
             self._parts = (Part(f"the function {brief(fn)}", packed),)
             self._there = Slot(0)
 
-    def call(self, apply: Callable[..., Any], items: list[tuple[Any, ...]]) -> Packed:
-        """Return the call of `apply` with the function and some items, pickled.
-
-        Raises:
-            TypeError: An item cannot be pickled; the message says which.
-        """
+    def call(self, items: list[tuple[Any, ...]]) -> Packed:
+        """Return the call of `apply` with the function and some items, as `packed_call` does."""
         try:
             return Packed(dumps((apply, (self._there, items), {}, self._values)), self._parts)
         except Exception as error:
-            named = [
-                (f"an item for {brief(self._fn)}", item[0] if len(item) == 1 else item) for item in items
-            ] + _of_variables(self._values)
-            raise _culprit(named, f"a chunk of items for {brief(self._fn)}", error) from error
+            named = [(f"an item for {brief(self._fn)}", item[0] if len(item) == 1 else item) for item in items]
+            raise _culprit(named, self._values, f"a chunk of items for {brief(self._fn)}", error) from error
 
 
-def _named(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [
-        ("fn", fn),
-        *((f"argument {index} of {brief(fn)}", value) for index, value in enumerate(args)),
-        *((f"argument {name!r} of {brief(fn)}", value) for name, value in kwargs.items()),
-        *_of_variables(values),
-    ]
-
-
-def _of_variables(values: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [(f"context variable {name!r}", value) for name, value in values.items()]
-
-
-def _culprit(named: list[tuple[str, Any]], whole: str, error: Exception) -> TypeError:
-    for name, value in named:
+def _culprit(named: list[tuple[str, Any]], values: dict[str, Any], whole: str, error: Exception) -> TypeError:
+    for name, value in [*named, *((f"context variable {name!r}", value) for name, value in values.items())]:
         try:
             dumps(value)
         except Exception as reason:
@@ -177,14 +152,14 @@ class Scattered:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._there: dict[str, There] = {}
+        self.there: dict[str, There] = {}
 
     async def take(self, part: Part) -> There:
         """Send a part, unless it is there. Then `leave` is due."""
-        there = self._there.get(part.digest)
+        there = self.there.get(part.digest)
         if there is None or not there.good():
             there = There(len(part.packed), asyncio.get_running_loop().create_task(self._send(part)))
-            self._there[part.digest] = there
+            self.there[part.digest] = there
         there.users += 1
         try:
             # Shielded: others may wait for it, too.
@@ -201,40 +176,31 @@ class Scattered:
 
     def sweep(self) -> None:
         """Let go what no call under way has: what is old, and the oldest of what is too much."""
-        idle = [digest for digest, there in self._there.items() if there.users == 0 and there.sending.done()]
-        idle.sort(key=lambda digest: self._there[digest].used)
-        size = sum(self._there[digest].size for digest in idle)
+        idle = [digest for digest, there in self.there.items() if there.users == 0 and there.sending.done()]
+        idle.sort(key=lambda digest: self.there[digest].used)
+        size = sum(self.there[digest].size for digest in idle)
         for digest in idle:
-            there = self._there[digest]
+            there = self.there[digest]
             if there.good() and size <= KEPT and monotonic() - there.used < KEPT_FOR:
                 break
             size -= there.size
-            del self._there[digest]
-
-    def clear(self) -> None:
-        self._there.clear()
+            del self.there[digest]
 
     async def _send(self, part: Part) -> Any:
         # By a name of its own each time: what was lost under a name is lost.
         key = f"ebbpool-part-{part.digest}-{uuid.uuid4().hex}"
         began = monotonic()
-        attempts = 1
-        while True:
+        for left in reversed(range(ATTEMPTS)):
             try:
                 sent = await self._client.scatter({key: part.packed}, hash=False, timeout=PATIENCE)
                 break
             except OSError:
                 # The worker that it was sent to is gone; the next one is another.
-                if attempts == ATTEMPTS:
+                if not left:
                     raise
-                attempts += 1
                 await asyncio.sleep(RETRIED)
-        _logger.debug(
-            "%s was sent to the cluster, once for all calls that have it: %d bytes in %.2f s",
-            part.name,
-            len(part.packed),
-            monotonic() - began,
-        )
+        told = "%s was sent to the cluster, once for all calls that have it: %d bytes in %.2f s"
+        _logger.debug(told, part.name, len(part.packed), monotonic() - began)
         return sent[key]
 
 

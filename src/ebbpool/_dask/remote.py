@@ -39,12 +39,8 @@ Outcome = tuple[int, Any, float]
 class RemoteTraceback(Exception):
     """The cause of an error that was raised on a worker: its text is the traceback there."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
     def __str__(self) -> str:
-        return f'\n"""\n{self.text}"""'
+        return f'\n"""\n{self.args[0]}"""'
 
 
 @dataclass(frozen=True)
@@ -63,21 +59,17 @@ class _ByValue(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
 
-def _by_value(value: Any) -> bytes:
-    out = io.BytesIO()
-    _ByValue(out, pickle.HIGHEST_PROTOCOL).dump(value)
-    return out.getvalue()
-
-
 def dumps(value: Any) -> bytes:
     """Return the pickle of a value; functions that a worker could not import are written out whole."""
     try:
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:
         data = b""
-    if not data or b"__main__" in data:
-        data = _by_value(value)
-    return data
+    if data and b"__main__" not in data:
+        return data
+    out = io.BytesIO()
+    _ByValue(out, pickle.HIGHEST_PROTOCOL).dump(value)
+    return out.getvalue()
 
 
 loads = pickle.loads
@@ -98,7 +90,7 @@ def perform(topic: str, key: str, calls: list[bytes], *parts: bytes) -> list[Out
                 break
             shared.outcomes.append(_made(call, parts))
     finally:
-        shared.end()
+        shared.clock.cancel()
     return shared.outcomes
 
 
@@ -113,9 +105,9 @@ class _Shared:
         self.outcomes: list[Outcome] = []
         self._mutex = threading.Lock()
         self._worker: Any = get_worker()
-        self._clock = threading.Timer(HANDED_BACK, self._hand_back)
-        self._clock.daemon = True
-        self._clock.start()
+        self.clock = threading.Timer(HANDED_BACK, self._hand_back)
+        self.clock.daemon = True
+        self.clock.start()
 
     def begin(self) -> bool:
         with self._mutex:
@@ -125,24 +117,21 @@ class _Shared:
             self._begun += 1
             return True
 
-    def end(self) -> None:
-        self._clock.cancel()
-
     def _hand_back(self) -> None:
         with self._mutex:
             begun = self._begun
-            back = self._left if begun else 0
-            self._left -= back
-        if begun:
-            told: list[Outcome] = []
-            size = 0
-            for outcome in list(self.outcomes):
-                size += len(outcome[1])
-                if size > TOLD:
-                    break
-                told.append(outcome)
-            if back or told:
-                self._worker.log_event(self._topic, {"key": self._key, "begun": begun, "outcomes": told})
+            if not begun:
+                return
+            back, self._left = self._left, 0
+        told: list[Outcome] = []
+        size = 0
+        for outcome in list(self.outcomes):
+            size += len(outcome[1])
+            if size > TOLD:
+                break
+            told.append(outcome)
+        if back or told:
+            self._worker.log_event(self._topic, {"key": self._key, "begun": begun, "outcomes": told})
 
 
 def _made(call: bytes, parts: tuple[bytes, ...]) -> Outcome:
@@ -150,7 +139,9 @@ def _made(call: bytes, parts: tuple[bytes, ...]) -> Outcome:
     try:
         fn, args, kwargs, values = loads(call)
         if parts:
-            fn, args, kwargs = _whole(fn, args, kwargs, [loads(part) for part in parts])
+            large = [loads(part) for part in parts]
+            fn, *args = (_filled(value, large) for value in (fn, *args))
+            kwargs = {name: _filled(value, large) for name, value in kwargs.items()}
         began = perf_counter()
         # In a copy: what the call sets stays out of the worker's thread, where distributed has variables of its own.
         result = copy_context().run(_with, values, fn, args, kwargs)
@@ -161,11 +152,8 @@ def _made(call: bytes, parts: tuple[bytes, ...]) -> Outcome:
     return OK, packed, perf_counter() - began
 
 
-def _whole(fn: Any, args: Any, kwargs: Any, parts: list[Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    def filled(value: Any) -> Any:
-        return parts[value.index] if type(value) is Slot else value
-
-    return filled(fn), tuple(map(filled, args)), {name: filled(value) for name, value in kwargs.items()}
+def _filled(value: Any, large: list[Any]) -> Any:
+    return large[value.index] if type(value) is Slot else value
 
 
 def lost(worker: str) -> list[Outcome]:
@@ -174,11 +162,7 @@ def lost(worker: str) -> list[Outcome]:
 
 
 def variable(name: str) -> ContextVar[Any]:
-    """Return the context variable that is named as ``module:variable``.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Return the context variable that is named as ``module:variable``, or raise ValueError."""
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -287,11 +271,6 @@ def error_of(packed: bytes) -> BaseException:
     return found
 
 
-def topic_of(key: str) -> str:
-    """Return the topic under which the loss of a call is told."""
-    return key.rsplit("-", 1)[0]
-
-
 class AtMostOnce(SchedulerPlugin):
     """Has calls of ours end, and not begin again, when the worker that had them, or their results, is lost.
 
@@ -326,4 +305,5 @@ class AtMostOnce(SchedulerPlugin):
                     worker = "that had taken it over"
                 task.run_spec = Task(key, lost, worker)
                 # Told at once, because there may be no worker left that could run what stands in.
-                self._scheduler.log_event(topic_of(key), {"key": key, "worker": worker})
+                topic = key.rsplit("-", 1)[0]
+                self._scheduler.log_event(topic, {"key": key, "worker": worker})
