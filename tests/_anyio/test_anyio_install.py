@@ -83,41 +83,32 @@ def test_somebody_else_has_replaced_it_since(pool: AdaptiveExecutor, monkeypatch
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("keep", [False, True])
-async def test_the_default_limiter(pool: AdaptiveExecutor, keep: bool) -> None:
+@pytest.mark.parametrize(("keep", "ceiling", "begin"), [(False, 6, 6), (True, 6, 3), (True, 2, 2)])
+async def test_the_default_limiter_counts_if_it_is_kept_and_never_lifts_the_ceiling(
+    pool: AdaptiveExecutor, keep: bool, ceiling: int, begin: int
+) -> None:
+    pool.resize(max_workers=ceiling)
     with install(pool, keep_default_limiter=keep):
         limiter = to_thread.current_default_thread_limiter()
         assert limiter.total_tokens == 40
         limiter.total_tokens = 3
-        async with Way("installed", pool).busy(calls=6, begin=3 if keep else 6) as (gate, _):
+        async with Way("installed", pool).busy(calls=7, begin=begin) as (gate, _):
             assert gate.nobody_begins()
             assert limiter.borrowed_tokens == (3 if keep else 0)
 
 
 @pytest.mark.parametrize("version", ["3.7.1", "4.9.0", "4.99.0", "5.0", "nonsense"])
-def test_a_version_it_was_not_tested_on(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_a_version_it_was_not_tested_on(monkeypatch: pytest.MonkeyPatch, pool: AdaptiveExecutor, version: str) -> None:
     monkeypatch.setattr(ebbpool.anyio, "_halves", {})
     monkeypatch.setattr(importlib.metadata, "version", lambda package: version)
     before = stock()
-    with pytest.raises(
-        UnsupportedVersion, match=rf"tested on anyio 4\.\d+ to 4\.\d+, not on .*anyio {version}"
-    ) as caught:
+    told = rf"tested on anyio 4\.\d+ to 4\.\d+, not on .*anyio {version}"
+    with pytest.raises(UnsupportedVersion, match=told) as refused:
         install(strict=True)
-    assert isinstance(caught.value, RuntimeError)
-    assert stock() == before
-
-    async def main() -> None:
-        with pytest.raises(UnsupportedVersion, match="tested on anyio"):
-            await ebbpool.anyio.run_sync(abs, -1)
-
-    asyncio.run(main())
-
-
-def test_an_unsupported_anyio_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, pool: AdaptiveExecutor) -> None:
-    monkeypatch.setattr(ebbpool.anyio, "_halves", {})
-    monkeypatch.setattr(importlib.metadata, "version", lambda package: "4.99.0")
-    before = stock()
-    with pytest.warns(RuntimeWarning, match=r"anyio 4\.99\.0; so calls .* run in anyio's own threads") as caught:
+    assert isinstance(refused.value, RuntimeError)
+    with pytest.raises(UnsupportedVersion, match="tested on anyio"):
+        asyncio.run(ebbpool.anyio.run_sync(abs, -1))
+    with pytest.warns(RuntimeWarning, match=rf"{told}; so calls .* run in anyio's own threads") as caught:
         installation = install(pool)
     assert [warning.filename for warning in caught] == [__file__]
     assert installation.executor is pool

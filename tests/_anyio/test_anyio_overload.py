@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import from_thread, to_thread
-from support.anyio import begun, missing, until, way
+from support.anyio import begun, missing, on_asyncio, until, way
 from support.common import LONG, TIMEOUT, Gate
 
 import ebbpool
@@ -78,6 +78,7 @@ async def test_what_is_no_limit_of_a_wait(value: Any) -> None:
 
 @pytest.mark.parametrize("abandon", [True, False])
 async def test_a_scope_that_is_cancelled_reaches_the_thread(abandon: bool) -> None:
+    """What it leaves running counts as abandoned, waited for or not: nobody wants what it returns."""
     told = threading.Event()
     outcome: list[object] = []
     cancellation = anyio.get_cancelled_exc_class()
@@ -93,28 +94,19 @@ async def test_a_scope_that_is_cancelled_reaches_the_thread(abandon: bool) -> No
             outcome.append("as anyio has it")
 
     with way("installed") as installed:
+        pool = installed.pool
         async with installed.busy(work, abandon_on_cancel=abandon) as (_, group):
+            assert pool.stats().abandoned == 0
             group.cancel_scope.cancel()
-        installed.pool.wait_idle(TIMEOUT)
+            with anyio.CancelScope(shield=True):
+                await until(lambda: pool.stats().abandoned == 1)
+        await until(lambda: pool.stats().running == 0)
+        assert pool.stats().abandoned == 0
     assert outcome == [True, True, "as anyio has it"]
 
 
-@pytest.mark.parametrize("abandon", [True, False])
-async def test_what_a_cancelled_scope_leaves_running_counts_as_abandoned(abandon: bool) -> None:
-    """Whether or not the scope waits until it is over, as anyio has it: nobody wants what it returns."""
-    with way("installed") as installed:
-        async with installed.busy(abandon_on_cancel=abandon) as (_, group):
-            assert installed.pool.stats().abandoned == 0
-            group.cancel_scope.cancel()
-            with anyio.CancelScope(shield=True):
-                await until(lambda: installed.pool.stats().abandoned == 1)
-        await until(lambda: installed.pool.stats().running == 0)
-        assert installed.pool.stats().abandoned == 0
-
-
-async def test_a_call_knows_the_deadlines_of_the_scopes_around_it(anyio_backend_name: str) -> None:
-    if anyio_backend_name == "trio":
-        pytest.skip("trio does not tell")
+@on_asyncio
+async def test_a_call_knows_the_deadlines_of_the_scopes_around_it() -> None:
     with AdaptiveExecutor() as pool, ebbpool.anyio.install(pool):
         for abandon in (False, True):
             assert await to_thread.run_sync(ebbpool.time_left, abandon_on_cancel=abandon) is None
@@ -125,18 +117,11 @@ async def test_a_call_knows_the_deadlines_of_the_scopes_around_it(anyio_backend_
                     assert await to_thread.run_sync(ebbpool.time_left, abandon_on_cancel=abandon) is None
 
 
-async def test_no_time_is_left_once_the_scope_is_cancelled(anyio_backend_name: str) -> None:
-    if anyio_backend_name == "trio":
-        pytest.skip("trio does not tell")
-
+@on_asyncio
+async def test_no_time_is_left_once_the_scope_is_cancelled() -> None:
     left: list[float | None] = []
-
-    def work(gate: Gate) -> None:
-        gate()
-        left.append(ebbpool.time_left())
-
     with way("installed") as installed:
-        async with installed.busy(work) as (_, group):
+        async with installed.busy(lambda gate: (gate(), left.append(ebbpool.time_left()))) as (_, group):
             group.cancel_scope.cancel()
     assert left == [0.0]
 

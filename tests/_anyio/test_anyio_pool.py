@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import importlib.metadata
+import inspect
 import threading
 import weakref
 from functools import partial
@@ -64,7 +65,7 @@ def test_several_loops_share_one_pool(our_way: Way) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_error_is_freed_without_the_collector(our_way: Way) -> None:
+async def test_nothing_of_a_finished_call_is_kept(our_way: Way) -> None:
     references: list[weakref.ref[Any]] = []
 
     def fail() -> None:
@@ -75,32 +76,19 @@ async def test_an_error_is_freed_without_the_collector(our_way: Way) -> None:
         finally:
             del error
 
-    async def call(abandon: bool) -> None:
+    async def calls(abandon: bool) -> None:
         with contextlib.suppress(Boom):
             await our_way.run_sync(fail, abandon_on_cancel=abandon)
+        thing = Thing()
+        references.append(weakref.ref(thing))
+        await our_way.run_sync(thing.method, abandon_on_cancel=abandon)
+        await our_way.run_sync(lambda given: given, thing, abandon_on_cancel=abandon)
 
     with no_collector():
         for abandon in (False, True):
-            await call(abandon)
+            await calls(abandon)
             with anyio.CancelScope():
-                await call(abandon)
-        wait_for_idle(our_way.pool)
-        # The callback that woke this task holds the outcome.
-        await anyio.lowlevel.checkpoint()
-        gone(*references, pool=our_way.pool)
-
-
-@pytest.mark.anyio
-async def test_nothing_of_a_finished_call_is_kept(our_way: Way) -> None:
-    references = []
-    with no_collector():
-        for scope in (contextlib.nullcontext(), anyio.CancelScope()):
-            thing = Thing()
-            references.append(weakref.ref(thing))
-            with scope:
-                await our_way.run_sync(thing.method)
-                same = await our_way.run_sync(lambda given: given, thing)
-                del same, thing
+                await calls(abandon)
         wait_for_idle(our_way.pool)
         # The callback that woke this task holds the outcome.
         await anyio.lowlevel.checkpoint()
@@ -152,7 +140,6 @@ async def test_a_call_that_the_pool_cancels(narrow_way: Way, abandon: bool, scop
 @pytest.mark.anyio
 async def test_a_call_with_a_limiter_of_its_own_is_not_held_up_by_the_ceiling(narrow_way: Way) -> None:
     pool = narrow_way.pool
-
     # The second of these waits in the queue.
     async with narrow_way.busy(calls=2, begin=1) as (gate, _):
         for _ in range(3):
@@ -166,13 +153,6 @@ async def test_a_call_with_a_limiter_of_its_own_is_not_held_up_by_the_ceiling(na
         assert (places_lent(pool), pool.stats().max_workers) == (0, 1)
     wait_for_idle(pool)
     eventually(lambda: pool.stats().workers <= 1)
-
-
-@pytest.mark.anyio
-async def test_a_kept_default_limiter_does_not_lift_the_ceiling() -> None:
-    with AdaptiveExecutor(1) as pool, ebbpool.anyio.install(pool, keep_default_limiter=True):
-        async with Way("installed", pool).busy(calls=3, begin=1) as (gate, _):
-            assert gate.nobody_begins()
 
 
 @pytest.mark.anyio
@@ -279,8 +259,6 @@ async def test_without_an_executor_the_process_shares_one() -> None:
 
 
 def test_it_is_a_coroutine_function_with_the_parameters_of_anyio() -> None:
-    import inspect
-
     ours = inspect.signature(ebbpool.anyio.run_sync).parameters
     stock = inspect.signature(anyio.to_thread.run_sync).parameters
     assert inspect.iscoroutinefunction(ebbpool.anyio.run_sync)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.common import eventually
+from support.loops import each_loop  # noqa: F401  (a fixture)
 
 if importlib.util.find_spec("distributed") is None:
     collect_ignore_glob = ["test_*.py"]

@@ -19,10 +19,12 @@ from distributed import Client
 from support import cluster as remote
 from support.common import TIMEOUT, eventually, run_script
 from support.dask import Held, link, making
+from support.loops import Loops
 
 from ebbpool import QueueFull
-from ebbpool.aio import new_event_loop, new_uvloop
 from ebbpool.dask import ClusterExecutor, ClusterLane
+
+LOCK = threading.Lock()
 
 
 def test_it_is_a_thread_pool_executor_and_shares_its_client_with_others(client: Client) -> None:
@@ -33,27 +35,9 @@ def test_it_is_a_thread_pool_executor_and_shares_its_client_with_others(client: 
     assert client.status == "running"
 
 
-@pytest.mark.parametrize(
-    ("factory", "eager"),
-    [
-        (asyncio.new_event_loop, False),
-        (asyncio.new_event_loop, True),
-        (new_event_loop, True),
-        ("uvloop", False),
-        (new_uvloop, False),
-    ],
-)
-def test_it_is_the_default_executor_of_a_loop(client: Client, factory: Any, eager: bool) -> None:
-    if factory in ("uvloop", new_uvloop):
-        uvloop = pytest.importorskip("uvloop")
-        factory = uvloop.new_event_loop if factory == "uvloop" else factory
-    if eager and not hasattr(asyncio, "eager_task_factory"):
-        pytest.skip("there are no eager tasks in this Python")
-
+def test_it_is_the_default_executor_of_a_loop(client: Client, loops: Loops) -> None:
     async def main() -> list[str]:
         loop = asyncio.get_running_loop()
-        if eager:
-            loop.set_task_factory(asyncio.eager_task_factory)
         loop.set_default_executor(ClusterExecutor(client, context_vars=["support.cluster:REQUEST"]))
         remote.REQUEST.set("of a loop")
         assert await asyncio.to_thread(remote.request) == "of a loop"
@@ -61,28 +45,25 @@ def test_it_is_the_default_executor_of_a_loop(client: Client, factory: Any, eage
         assert await asyncio.gather(*added) == list(range(1, 51))
         return [await asyncio.to_thread(remote.where), await loop.run_in_executor(None, remote.where)]
 
-    with asyncio.Runner(loop_factory=factory) as runner:
-        assert all(place.startswith("inproc://") for place in runner.run(main()))
+    assert all(place.startswith("inproc://") for place in loops(main))
 
 
-def test_a_call_that_the_cluster_has_is_running_and_cannot_be_cancelled(pool: ClusterExecutor, held: Held) -> None:
-    future = pool.submit(remote.wait_at, held.name)
-    held.await_begun()
-    assert future.running() and not future.cancel() and not future.cancelled()
-    assert [task.name for task in pool.running()] == ["support.cluster.wait_at"]
-    held.open()
-    assert future.result(TIMEOUT) == held.name
-
-
-def test_what_waits_here_is_taken_back(client: Client, held: Held, tmp_path: Path) -> None:
-    with ClusterExecutor(client, window=0.5) as pool:
-        first = pool.submit(remote.wait_at, held.name)
+def test_the_cluster_has_as_many_calls_as_the_window_allows_and_the_others_can_be_taken_back(
+    client: Client, held: Held, tmp_path: Path
+) -> None:
+    with ClusterExecutor(client, window=1.0, max_queue=3, when_full="reject") as pool:
+        there = [pool.submit(remote.wait_at, held.name) for _ in range(2)]
         held.await_begun()
+        eventually(lambda: pool.stats().running == 2)
+        assert all(future.running() and not future.cancel() and not future.cancelled() for future in there)
+        assert [task.name for task in pool.running()] == ["support.cluster.wait_at"] * 2
         waiting = [pool.submit(remote.note, str(tmp_path / "ran")) for _ in range(3)]
+        with pytest.raises(QueueFull, match="max_queue=3"):
+            pool.submit(remote.add, 1)
         assert not any(future.running() for future in waiting)
         assert all(future.cancel() for future in waiting)
         held.open()
-        assert first.result(TIMEOUT) == held.name
+        assert [future.result(TIMEOUT) for future in there] == [held.name] * 2
     assert not (tmp_path / "ran").exists()
     with pytest.raises(CancelledError):
         waiting[0].result(0)
@@ -109,17 +90,6 @@ def test_callbacks_are_not_called_in_the_clients_thread(pool: ClusterExecutor, c
     pool.submit(remote.add, 1).add_done_callback(called_back)
     assert called.wait(TIMEOUT)
     assert threads[0].name.startswith("ebbpool-") or threads[0] is threading.current_thread()
-
-
-def test_no_more_than_the_window_is_with_the_cluster(client: Client, held: Held) -> None:
-    with ClusterExecutor(client, window=1.0, max_queue=1, when_full="reject") as pool:
-        futures = [pool.submit(remote.wait_at, held.name) for _ in range(2)]
-        eventually(lambda: pool.stats().running == 2)
-        futures.append(pool.submit(remote.wait_at, held.name))
-        with pytest.raises(QueueFull, match="max_queue=1"):
-            pool.submit(remote.add, 1)
-        held.open()
-        assert [future.result(TIMEOUT) for future in futures] == [held.name] * 3
 
 
 def test_shutdown_says_what_is_still_with_the_cluster_and_where(
@@ -155,17 +125,14 @@ def test_an_error_has_the_traceback_of_the_worker(pool: ClusterExecutor) -> None
 @pytest.mark.parametrize(
     ("submit", "named"),
     [
-        (lambda pool: pool.submit(remote.given, 1, threading.Lock()), "argument 1 of <function given.*<unlocked"),
-        (
-            lambda pool: pool.submit(remote.given, lock=threading.Lock()),
-            "argument 'lock' of <function given.*<unlocked",
-        ),
-        (lambda pool: pool.submit(threading.Lock().acquire), "fn cannot be pickled: <built-in method acquire"),
-        (lambda pool: pool.map(threading.Lock().acquire, [1]), "fn cannot be pickled: <built-in method acquire"),
-        (lambda pool: pool.lane("a", limit=1).submit(remote.given, threading.Lock()), "argument 0 .*<unlocked"),
-        (lambda pool: pool.submit_first(remote.given, threading.Lock()), "argument 0 .*<unlocked"),
-        (lambda pool: pool.submit_later(0, remote.given, threading.Lock()), "argument 0 .*<unlocked"),
-        (lambda pool: pool.schedule(1, remote.given, threading.Lock()), "argument 0 .*<unlocked"),
+        (lambda pool: pool.submit(remote.given, 1, LOCK), "argument 1 of <function given.*<unlocked"),
+        (lambda pool: pool.submit(remote.given, lock=LOCK), "argument 'lock' of <function given.*<unlocked"),
+        (lambda pool: pool.submit(LOCK.acquire), "fn cannot be pickled: <built-in method acquire"),
+        (lambda pool: pool.map(LOCK.acquire, [1]), "fn cannot be pickled: <built-in method acquire"),
+        (lambda pool: pool.lane("a", limit=1).submit(remote.given, LOCK), "argument 0 .*<unlocked"),
+        (lambda pool: pool.submit_first(remote.given, LOCK), "argument 0 .*<unlocked"),
+        (lambda pool: pool.submit_later(0, remote.given, LOCK), "argument 0 .*<unlocked"),
+        (lambda pool: pool.schedule(1, remote.given, LOCK), "argument 0 .*<unlocked"),
         (lambda pool: pool.submit(3), "fn must be callable, not 3"),
     ],
 )
@@ -309,16 +276,17 @@ def test_a_client_made_for_an_address_is_closed_at_the_end(cluster: Any) -> None
     assert asyncio.run(main()).status == "closed"
 
 
-@pytest.mark.parametrize("used", [True, False])
-def test_an_executor_that_is_dropped_closes_its_client_when_all_is_done(cluster: Any, held: Held, used: bool) -> None:
-    pool = ClusterExecutor(cluster.scheduler_address, window=0.5)
-    client = pool._link.client
-    futures = [pool.submit(remote.wait_at, held.name), pool.submit(remote.add, 1)] if used else []
-    del pool
+def test_an_executor_that_is_dropped_closes_its_client_when_all_is_done(cluster: Any, held: Held) -> None:
+    used, unused = (ClusterExecutor(cluster.scheduler_address, window=0.5) for _ in range(2))
+    clients = [pool._link.client for pool in (used, unused)]
+    futures = [used.submit(remote.wait_at, held.name), used.submit(remote.add, 1)]
+    del used, unused
     gc.collect()
+    eventually(lambda: clients[1].status == "closed")
+    assert clients[0].status == "running"
     held.open()
-    assert [future.result(TIMEOUT) for future in futures] == ([held.name, 2] if used else [])
-    eventually(lambda: client.status == "closed")
+    assert [future.result(TIMEOUT) for future in futures] == [held.name, 2]
+    eventually(lambda: clients[0].status == "closed")
 
 
 def test_a_client_does_not_keep_the_executors_that_it_had(client: Client) -> None:

@@ -79,19 +79,15 @@ def test_every_task_of_a_storm_ends_while_workers_are_killed(two_workers: Client
     path = tmp_path / "ran"
     ends = threading.Event()
 
-    def kill() -> None:
+    def kill_some() -> None:
         for _ in range(3):
             two_workers.wait_for_workers(2, timeout=LIMIT)
-            pids = list(two_workers.run(os.getpid).values())
-            os.kill(pids[0], signal.SIGKILL)
+            os.kill(next(iter(two_workers.run(os.getpid).values())), signal.SIGKILL)
             if ends.wait(1.0):
                 return
 
-    with (
-        ClusterExecutor(two_workers) as there,
-        AdaptiveExecutor(2, spill=there, spill_after=0.01) as pool,
-    ):
-        killer = threading.Thread(target=kill)
+    with ClusterExecutor(two_workers) as there, AdaptiveExecutor(2, spill=there, spill_after=0.01) as pool:
+        killer = threading.Thread(target=kill_some)
         killer.start()
         try:
             marked = [pool.submit(spillable(remote.busy), str(path), f"m{number}") for number in range(150)]
@@ -128,7 +124,7 @@ def test_a_lambda_goes_and_what_cannot_be_pickled_stays(two_workers: Client, cap
     with busy_pool(two_workers) as (pool, gate):
         assert pool.submit(spillable(lambda: os.getpid())).result(LIMIT) != os.getpid()
         with pytest.raises(BrokenExecutor, match="of the task's own"):
-            pool.submit(spillable(remote.break_down)).result(LIMIT)
+            pool.submit(spillable(remote.fail), BrokenExecutor, "of the task's own").result(LIMIT)
         assert pool.stats().spill_returned == 0
         lock = threading.Lock()
         future = pool.submit(spillable(remote.given), lock)
@@ -139,28 +135,22 @@ def test_a_lambda_goes_and_what_cannot_be_pickled_stays(two_workers: Client, cap
     assert "argument 0" in caplog.text
 
 
-@pytest.mark.parametrize("way", ["run", "to_thread", "run_in_executor"])
-def test_context_variables_go_as_the_cluster_sends_them(two_workers: Client, way: str) -> None:
-    async def main(pool: AdaptiveExecutor) -> Any:
+def test_context_variables_go_as_the_cluster_sends_them(two_workers: Client) -> None:
+    request = spillable(remote.request)
+
+    async def main() -> None:
         remote.REQUEST.set("mine")
         loop = asyncio.get_running_loop()
-        request = spillable(remote.request)
-        if way == "run":
-            return await pool.run(request)
-        if way == "to_thread":
-            loop.set_default_executor(pool)
-            return await asyncio.to_thread(request)
-        return await loop.run_in_executor(pool, partial(request))
+        assert await pool.run(request) == "mine"
+        loop.set_default_executor(pool)
+        assert await asyncio.to_thread(request) == "mine"
+        # `run_in_executor` of a plain loop carries no context, here or there.
+        assert await loop.run_in_executor(pool, partial(request)) == "none"
+        assert pool.stats().spilled == 3
+        gate.open()
 
     with busy_pool(two_workers, context_vars=["support.cluster:REQUEST"]) as (pool, gate):
-        loop = asyncio.new_event_loop()
-        try:
-            # `run_in_executor` of a plain loop carries no context, here or there.
-            assert loop.run_until_complete(main(pool)) == ("none" if way == "run_in_executor" else "mine")
-        finally:
-            gate.open()
-            loop.close()
-        assert pool.stats().spilled == 1
+        asyncio.run(main())
 
 
 def test_a_decorated_function_of_the_main_module_is_written_out_whole() -> None:

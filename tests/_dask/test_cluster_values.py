@@ -24,9 +24,9 @@ from ebbpool.dask import ClusterExecutor
     [
         (threading.Lock, (), r"the result cannot be pickled: <unlocked _thread\.lock"),
         (remote.OnlyThere, (), "the result of .*OnlyThere cannot be unpickled here: .*not here"),
-        (remote.raise_strange, (), r"the error cannot be pickled: Strange\('1 and 2'\)"),
-        (remote.raise_fickle, ("comes back as something else",), "the error cannot be pickled: .*as 'no error'"),
-        (remote.raise_fickle, ("has no text",), "the error of .*raise_fickle cannot be unpickled here: .*'not here'"),
+        (remote.fail, (remote.Strange, 1, 2), r"the error cannot be pickled: Strange\('1 and 2'\)"),
+        (remote.fail, (remote.Fickle, "comes back as something else"), "the error cannot be pickled: .*as 'no error'"),
+        (remote.fail, (remote.Fickle, "has no text"), "the error of .*fail cannot be unpickled here: .*'not here'"),
         (remote.be_unruly, (1,), "the error cannot be pickled: <.*Unruly object"),
         (remote.be_unruly, (2,), "the result cannot be pickled: <.*Unruly object"),
     ],
@@ -34,7 +34,7 @@ from ebbpool.dask import ClusterExecutor
 def test_what_cannot_be_sent_back_is_named(pool: ClusterExecutor, fn: Any, args: Any, named: str) -> None:
     with pytest.raises(TypeError, match=named) as caught:
         pool.submit(fn, *args).result(TIMEOUT)
-    assert fn is not remote.raise_strange or "in raise_strange" in str(caught.value.__cause__)
+    assert remote.Strange not in args or "in fail" in str(caught.value.__cause__)
     assert pool.submit(remote.add, 1).result(TIMEOUT) == 2
 
 
@@ -45,10 +45,12 @@ def test_an_item_whose_outcome_cannot_be_sent_or_read_spoils_no_other(pool: Clus
         with pytest.raises(TypeError, match=named):
             next(results)
     assert list(results) == [4]
+    with pytest.raises(TypeError, match=r"an item for <function given .* cannot be pickled: <unlocked"):
+        list(pool.map(remote.given, [1, threading.Lock()], chunksize=2))
 
 
 def test_a_long_traceback_is_cut(pool: ClusterExecutor) -> None:
-    error = pool.submit(remote.raise_long, 10 * making.TEXT).exception(TIMEOUT)
+    error = pool.submit(remote.fail, ValueError, 10 * making.TEXT * "x").exception(TIMEOUT)
     assert error is not None and len(str(error)) == 10 * making.TEXT
     assert making.TEXT < len(str(error.__cause__)) < 2 * making.TEXT
     assert "characters are left out" in str(error.__cause__)
@@ -59,11 +61,6 @@ def test_a_context_variable_that_the_worker_lacks_is_named() -> None:
     ((state, packed, _),) = making.perform("topic", "key", [call])
     assert state == making.RAISED
     assert str(making.error_of(packed)).startswith("there is no context variable 'support.cluster:NOTHING'")
-
-
-def test_an_item_that_cannot_be_sent_is_named(pool: ClusterExecutor) -> None:
-    with pytest.raises(TypeError, match=r"an item for <function given .* cannot be pickled: <unlocked"):
-        list(pool.map(remote.given, [1, threading.Lock()], chunksize=2))
 
 
 @pytest.fixture
@@ -119,44 +116,40 @@ def test_a_call_that_is_not_known_to_be_short_leaves_what_follows_here(
         held.open()
 
 
-class TestPace:
-    """What short calls may share is decided from the times that calls have taken."""
+def test_a_pace_lets_short_calls_share() -> None:
+    seen = pace.Pace()
+    assert seen.time("f") is None and seen.calls(4, 0.0) == 4, "nothing is known at first"
+    seen.expect("f", 0.0)
+    seen.note("f", 0.001, 0.0)
+    assert seen.time("f") == 0.001
+    assert [seen.calls(width, 0.0) for width in (4, 100, 1000)] == [4 * pace.SHARING, pace.SHARERS, 1000]
+    known = []
+    for seconds in [1.0, *[0.001] * 40]:
+        seen.note("f", seconds, 0.0)
+        known.append(seen.time("f") is not None)
+    assert not any(known[:11]) and known[-1], "a longer time counts at once, and is forgotten slowly"
 
-    def test_short_calls_share(self) -> None:
-        seen = pace.Pace()
-        assert seen.time("f") is None and seen.calls(4, 0.0) == 4, "nothing is known at first"
-        seen.expect("f", 0.0)
-        seen.note("f", 0.001, 0.0)
-        assert seen.time("f") == 0.001
-        assert [seen.calls(width, 0.0) for width in (4, 100, 1000)] == [4 * pace.SHARING, pace.SHARERS, 1000]
 
-    def test_a_longer_time_counts_at_once_and_is_forgotten_slowly(self) -> None:
-        seen = pace.Pace()
-        known = []
-        for seconds in [0.001, 1.0, *[0.001] * 40]:
-            seen.note("f", seconds, 0.0)
-            known.append(seen.time("f") is not None)
-        assert known[0] and not any(known[1:12]) and known[-1]
+@pytest.mark.parametrize("name", ["unknown", "long"])
+def test_a_call_that_is_not_known_to_be_short_keeps_others_from_sharing_for_a_moment(name: str) -> None:
+    seen = pace.Pace()
+    seen.note("long", 2 * pace.SHORT, 0.0)
+    seen.note("short", 0.001, 0.0)
+    seen.expect(name, 10.0)
+    assert seen.calls(4, 10.0) == 4
+    assert seen.calls(4, 10.0 + pace.CAUTION) > 4
 
-    @pytest.mark.parametrize("name", ["unknown", "long"])
-    def test_a_call_that_is_not_known_to_be_short_keeps_others_from_sharing_for_a_moment(self, name: str) -> None:
-        seen = pace.Pace()
-        seen.note("long", 2 * pace.SHORT, 0.0)
-        seen.note("short", 0.001, 0.0)
-        seen.expect(name, 10.0)
-        assert seen.calls(4, 10.0) == 4
-        assert seen.calls(4, 10.0 + pace.CAUTION) > 4
 
-    def test_only_so_many_functions_are_remembered(self) -> None:
-        seen = pace.Pace()
-        seen.note("old", 0.001, 0.0)
-        for number in range(pace.KNOWN):
-            seen.note("used", 0.001, 0.0)
-            seen.note(str(number), 0.001, 0.0)
-        assert seen.time("old") is None and seen.time("used") == 0.001
-        for number in range(3 * pace.KNOWN):
-            seen.expect(f"never called {number}", 0.0)
-        assert len(seen._unknown) <= pace.KNOWN
+def test_a_pace_remembers_only_so_many_functions() -> None:
+    seen = pace.Pace()
+    seen.note("old", 0.001, 0.0)
+    for number in range(pace.KNOWN):
+        seen.note("used", 0.001, 0.0)
+        seen.note(str(number), 0.001, 0.0)
+    assert seen.time("old") is None and seen.time("used") == 0.001
+    for number in range(3 * pace.KNOWN):
+        seen.expect(f"never called {number}", 0.0)
+    assert len(seen._unknown) <= pace.KNOWN
 
 
 def test_a_large_argument_is_sent_once(pool: ClusterExecutor, caplog: pytest.LogCaptureFixture) -> None:
@@ -182,11 +175,7 @@ def test_a_large_argument_is_what_it_was_at_its_submit(pool: ClusterExecutor) ->
     # A call changes what is its own, and not what others get.
     futures += [pool.submit(remote.append, large) for _ in range(2)]
     assert [future.result(TIMEOUT) - packing.LARGE for future in futures] == [1, 2, 3, 4, 4]
-
-
-def test_the_same_large_object_twice_is_the_same_there(pool: ClusterExecutor) -> None:
-    large = bytearray(packing.LARGE)
-    assert pool.submit(operator.is_, large, large).result(TIMEOUT)
+    assert pool.submit(operator.is_, large, large).result(TIMEOUT), "the same object twice is one object there"
     assert not pool.submit(operator.is_, large, bytearray(large)).result(TIMEOUT)
 
 

@@ -6,8 +6,6 @@ import contextlib
 import functools
 import importlib
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,27 +22,10 @@ ADDRESS = "EBBPOOL_CONFORMANCE_CLUSTER"
 
 @contextlib.contextmanager
 def cluster() -> Iterator[None]:
-    """Have a cluster, which the environment names.
-
-    It belongs to a process of its own: CPython's tests look at what a process has, and stop what multiprocessing needs.
-    """
-    process = subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdin is not None and process.stdout is not None
-    with process:
-        os.environ[ADDRESS] = process.stdout.readline().strip()
-        try:
-            yield
-        finally:
-            process.stdin.close()
-
-
-def serve() -> None:
-    """Run a cluster of one process, tell its address, and end with the input."""
+    """Have a cluster of one process, which the environment names."""
     with LocalCluster(n_workers=1, threads_per_worker=THREADS, processes=True, dashboard_address=":0") as found:
-        print(found.scheduler_address, flush=True)
-        sys.stdin.read()
+        os.environ[ADDRESS] = found.scheduler_address
+        yield
 
 
 @functools.cache
@@ -63,10 +44,7 @@ def _find_tests(paths: list[str]) -> None:
 
 
 class OnCluster(ClusterExecutor):
-    """An executor over that cluster, with the parameters of a `ThreadPoolExecutor`.
-
-    How many threads there are is the cluster's affair. What is to run in each thread first has no place there.
-    """
+    """An executor over that cluster, with the parameters of a `ThreadPoolExecutor`, though not its initializer."""
 
     def __init__(
         self,
@@ -80,7 +58,3 @@ class OnCluster(ClusterExecutor):
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
         super().__init__(client(), window=1.0, thread_name_prefix=thread_name_prefix)
-
-
-if __name__ == "__main__":
-    serve()

@@ -9,7 +9,6 @@ import socket
 import struct
 import threading
 import time
-from concurrent.futures import BrokenExecutor
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -63,8 +62,8 @@ class Strange(Exception):
         super().__init__(f"{left} and {right}")
 
 
-def raise_strange() -> None:
-    raise Strange(1, 2)
+def fail(kind: type[BaseException], *args: Any) -> None:
+    raise kind(*args)
 
 
 def divide(by: int) -> float:
@@ -124,10 +123,6 @@ def here_or_wait(pid: int, name: str) -> str:
     return name
 
 
-def break_down() -> None:
-    raise BrokenExecutor("of the task's own")
-
-
 class Fickle(Exception):
     """An error that cannot be pickled for another reason each."""
 
@@ -158,14 +153,6 @@ class OnlyThere:
         return only_there, ()
 
 
-def raise_fickle(way: str) -> None:
-    raise Fickle(way)
-
-
-def raise_long(length: int) -> None:
-    raise ValueError("x" * length)
-
-
 def size_of(data: Any, *others: Any) -> int:
     return len(data) + sum(len(other) for other in others)
 
@@ -181,9 +168,9 @@ def short_or_wait(name: str) -> str:
 
 
 class Proxy:
-    """A way to a TCP server that can be cut, and mended. What mends it must reserve its port meanwhile.
+    """A way to a TCP server that can be cut, on the way out at the latest, and mended.
 
-    As a context manager it is cut on the way out.
+    What mends it must reserve its port meanwhile. While nothing `flows`, it holds what comes.
     """
 
     def __init__(self, target: str, port: int = 0) -> None:
@@ -192,18 +179,15 @@ class Proxy:
         self._mutex = threading.Lock()
         self._open: set[socket.socket] = set()
         self._port = port
-        self._flows = threading.Event()
+        self.flows = threading.Event()
         self.mend()
-
-    @property
-    def address(self) -> str:
-        return f"tcp://127.0.0.1:{self._port}"
 
     def mend(self) -> None:
         """Take connections, at the same port as before."""
-        self._flows.set()
+        self.flows.set()
         self._listener = socket.create_server(("127.0.0.1", self._port))
         self._port = self._listener.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{self._port}"
         threading.Thread(target=self._accept, args=(self._listener,), name="proxy", daemon=True).start()
 
     def cut(self) -> None:
@@ -218,21 +202,13 @@ class Proxy:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
-        self._flows.set()
+        self.flows.set()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *args: object) -> None:
         self.cut()
-
-    def hold(self) -> None:
-        """Let nothing through."""
-        self._flows.clear()
-
-    def release(self) -> None:
-        """Let through what was held, and all else."""
-        self._flows.set()
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -249,7 +225,7 @@ class Proxy:
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                self._flows.wait()
+                self.flows.wait()
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
 

@@ -35,7 +35,6 @@ FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 COUNTS_REFERENCES = sys.implementation.name == "cpython"
 """Whether the interpreter frees an object with its last reference, and not when the collector comes by."""
 
-
 STACKS = seams.gil_enabled()
 """Whether the stacks of other threads are read."""
 needs_stacks = pytest.mark.skipif(not STACKS, reason="without a GIL the frames of other threads are not read")
@@ -59,7 +58,6 @@ FORK = """
         return os.waitpid(pid, 0)[1]
 """
 """What a script that forks begins with."""
-
 
 HOME = str(Path(ebbpool.__file__).parent.parent)
 """The folder that the package is imported from."""
@@ -104,10 +102,7 @@ class Thing:
 
 
 class Gate:
-    """A task to submit: it tells that it has begun, then waits until somebody opens the gate.
-
-    As a context manager it opens on the way out, so that a failing test leaves nobody waiting.
-    """
+    """A task to submit: it tells that it has begun, and waits until the gate is opened, on its exit at the latest."""
 
     def __init__(self) -> None:
         self._begun = threading.Semaphore(0)
@@ -225,11 +220,10 @@ def together(call: Callable[[int], object], threads: int = 4) -> list[Any]:
 
 def all_end(threads: Iterable[threading.Thread]) -> bool:
     """Join every thread, and tell whether all of them have ended."""
-    ended = True
-    for thread in threads:
+    joined = list(threads)
+    for thread in joined:
         thread.join(TIMEOUT)
-        ended = ended and not thread.is_alive()
-    return ended
+    return not any(thread.is_alive() for thread in joined)
 
 
 @contextmanager
@@ -245,10 +239,7 @@ def tight_switching(seconds: float = 1e-6) -> Iterator[None]:
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Keep the cyclic garbage collector off: what is freed inside was freed by reference counting alone.
-
-    Where references are not counted, `gone` collects all the same: what is freed inside was held by nobody.
-    """
+    """Keep the collector off: what is freed inside is freed by counting references, or else by `gone`."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
@@ -260,13 +251,11 @@ def no_collector() -> Iterator[None]:
 
 
 def gone(*references: weakref.ref[Any], pool: Any = None) -> None:
-    """Wait until every object behind `references` is freed.
+    """Wait until every object behind `references` is freed: a worker drops its own after it has told the waiters.
 
-    A worker drops its references just after it has told the waiters, so the last one may go a little later. A
-    free-threaded interpreter leaves it to the thread that made an object to free it, when that thread next runs
-    bytecode: name the `pool`, or an executor on it, whose workers made it. An interpreter that does not count
-    references is told to collect. There the test is skipped if that does not help: a frame whose loop was compiled as
-    it ran keeps what it had before.
+    A free-threaded interpreter leaves it to the thread that made an object to free it, when that thread next runs
+    bytecode: name the `pool`, or an executor on it, whose workers made it. Where references are not counted, the
+    collector is asked, and the test skipped if that does not help: a frame whose loop was compiled keeps what it had.
     """
     for reference in references:
         for _ in range(COLLECTIONS):

@@ -21,10 +21,7 @@ LIMIT = 60.0
 
 
 class Held:
-    """Holds the calls of `support.cluster.wait_at` with its name, wherever they are made, until it is opened.
-
-    As a context manager it opens on the way out.
-    """
+    """Holds calls of `support.cluster.wait_at` with its name until it is opened, on the way out at the latest."""
 
     def __init__(self, client: Client) -> None:
         self.name = f"held-{os.urandom(8).hex()}"
@@ -56,8 +53,7 @@ def await_two(client: Client, gone: str = "") -> None:
     deadline = monotonic() + LIMIT
     again = monotonic() + 10.0
     while True:
-        nannies = dict(cluster.workers)
-        running = [name for name, nanny in nannies.items() if nanny.status.name == "running"]
+        running = [name for name, nanny in dict(cluster.workers).items() if nanny.status.name == "running"]
         present = client.nthreads()
         if gone not in present and len(present) == 2 and len(running) == 2:
             return
@@ -67,5 +63,5 @@ def await_two(client: Client, gone: str = "") -> None:
                 cluster.worker_spec.pop(name)
             cluster.scale(2)
             again = deadline
-        assert monotonic() < deadline, f"no worker has come in the place of {gone}: {nannies}"
+        assert monotonic() < deadline, f"no worker has come in the place of {gone}: {cluster.workers}"
         threading.Event().wait(0.05)

@@ -53,7 +53,13 @@ def add(first: int, second: int = 0) -> int:
 def are_the_standard_kinds(pool: AdaptiveExecutor, lane: Lane, future: Future[int]) -> None:
     executors: list[ThreadPoolExecutor] = [pool, lane]
     a_future: concurrent.futures.Future[int] = future
-    print(executors, a_future)
+    full: type[RuntimeError] = QueueFull
+    broken: type[StdBrokenThreadPool] = BrokenThreadPool
+    print(executors, a_future, full, broken)
+    assert_type(ebbpool.COMPILED, bool)
+    assert_type(ebbpool.__version__, str)
+    with Semaphore(2), BoundedSemaphore():
+        assert_type(Semaphore().acquire(timeout=1.0), bool)
 
 
 def submits(pool: AdaptiveExecutor) -> None:
@@ -65,6 +71,18 @@ def submits(pool: AdaptiveExecutor) -> None:
     pool.submit(add, "1")  # type: ignore[arg-type]
     pool.submit(add)  # type: ignore[call-arg]
     pool.submit(add, 1, third=3)  # type: ignore[call-arg]
+    assert_type(pool.submit_first(add, 1), Future[int])
+    assert_type(pool.submit_later(0.5, add, 1, second=2), Future[int])
+    task = pool.schedule(1.0, add, 1, first=0, on_error="stop")
+    assert_type(task, ScheduledTask)
+    assert_type(task.runs, int)
+    assert_type(task.last_error, BaseException | None)
+    # Only the two policies there are.
+    pool.schedule(1.0, add, 1, on_error="ignore")  # type: ignore[arg-type]
+    lane = pool.lane("slow", limit=2, first=True)
+    assert_type(lane, Lane)
+    assert_type(lane.submit(add, 1), Future[int])
+    assert_type(lane.stats(), LaneStats)
 
 
 def maps(pool: AdaptiveExecutor) -> None:
@@ -77,17 +95,8 @@ def maps(pool: AdaptiveExecutor) -> None:
 
 def constructs() -> None:
     AdaptiveExecutor(4, "name", print, ("one", 2))
-    AdaptiveExecutor(
-        max_workers=None,
-        min_workers=1,
-        min_spare_workers=2,
-        keep_alive=0.5,
-        max_queue=10,
-        when_full="reject",
-        finalizer=lambda: None,
-        propagate_context=True,
-        daemon=True,
-    )
+    AdaptiveExecutor(max_workers=None, min_workers=1, min_spare_workers=2, keep_alive=0.5, max_queue=10, daemon=True)
+    AdaptiveExecutor(when_full="reject", finalizer=lambda: None, propagate_context=True)
     # Only the three policies there are.
     AdaptiveExecutor(when_full="drop")  # type: ignore[arg-type]
     # What is not the standard library's is keyword-only.
@@ -124,14 +133,6 @@ async def works_with_asyncio() -> None:
         assert_type(new_uvloop(pool), asyncio.AbstractEventLoop)
 
 
-def names_its_errors() -> None:
-    full: type[RuntimeError] = QueueFull
-    broken: type[StdBrokenThreadPool] = BrokenThreadPool
-    print(full, broken)
-    assert_type(ebbpool.COMPILED, bool)
-    assert_type(ebbpool.__version__, str)
-
-
 def count(start: int) -> Iterator[str]:
     yield str(start)
 
@@ -152,30 +153,6 @@ async def runs(pool: AdaptiveExecutor) -> None:
     assert_type(await ebbpool.anyio.run_sync(add, 1, 2, abandon_on_cancel=True, executor=pool), int)
     with ebbpool.anyio.install(pool, keep_default_limiter=True) as installation:
         assert_type(installation.executor, AdaptiveExecutor)
-
-
-def delays(pool: AdaptiveExecutor) -> None:
-    assert_type(pool.submit_first(add, 1), Future[int])
-    assert_type(pool.submit_later(0.5, add, 1, second=2), Future[int])
-    task = pool.schedule(1.0, add, 1, first=0, on_error="stop")
-    assert_type(task, ScheduledTask)
-    assert_type(task.runs, int)
-    assert_type(task.last_error, BaseException | None)
-    # Only the two policies there are.
-    pool.schedule(1.0, add, 1, on_error="ignore")  # type: ignore[arg-type]
-
-
-def lanes(pool: AdaptiveExecutor) -> None:
-    lane = pool.lane("slow", limit=2, first=True)
-    assert_type(lane, Lane)
-    assert_type(lane.submit(add, 1), Future[int])
-    assert_type(lane.stats(), LaneStats)
-
-
-def excludes() -> None:
-    with Semaphore(2), BoundedSemaphore():
-        pass
-    assert_type(Semaphore().acquire(timeout=1.0), bool)
 
 
 def switches(pool: AdaptiveExecutor) -> None:
