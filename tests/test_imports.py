@@ -55,7 +55,7 @@ IMPORTS: dict[str, set[str]] = {
     "testing": {"_frames", "_monitor", "_pool", "aio", "executor"},
     "_testing": {"_core", "_frames", "_interpreter", "_maps", "_pool"},
     "_anyio": {"_core", "_loops", "_pool", "executor"},
-    "_dask": {"_interpreter", "_maps", "_pool"},
+    "_dask": {"_core", "_interpreter", "_maps", "_pool"},
     "dask": {"_checks", "_core", "_dask", "executor", "lane"},
     "_fastthreadpool": {"_checks", "_core", "_maps", "executor", "sync"},
     "_servers": {"_stdio", "_checks", "_core", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},

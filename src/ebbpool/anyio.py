@@ -14,6 +14,7 @@ setting its `total_tokens` changes nothing; `keep_default_limiter=True` leaves i
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import sys
 import threading
@@ -27,7 +28,7 @@ from ebbpool._switch import Replacements
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
     from types import ModuleType
     from typing import Self
 
@@ -192,12 +193,8 @@ def install(
         if _installed is not None:
             hint = "uninstall it first, or leave it to `python -m ebbpool run` or ebbpool.install() if that is there"
             raise RuntimeError(f"already installed: {_installed!r}; {hint}")
-        try:
+        with _unsupported(strict):
             _put_in(installation)
-        except UnsupportedVersion as error:
-            if strict:
-                raise
-            _warn(error)
         _installed = installation
         if executor is None:
             _limit_waits(max_wait)
@@ -241,16 +238,20 @@ def _put_in(installation: Installation) -> None:
         _redirect(installation, backend)
 
 
-def _warn(error: UnsupportedVersion) -> None:
-    warnings.warn(
-        f"{error}; so calls of anyio.to_thread.run_sync run in anyio's own threads, as without ebbpool",
-        RuntimeWarning,
-        stacklevel=3,
-    )
+@contextlib.contextmanager
+def _unsupported(strict: bool) -> Iterator[None]:
+    """Warn of an unsupported version, unless that is an error, the caller of the function with this context."""
+    try:
+        yield
+    except UnsupportedVersion as error:
+        if strict:
+            raise
+        told = f"{error}; so calls of anyio.to_thread.run_sync run in anyio's own threads, as without ebbpool"
+        warnings.warn(told, RuntimeWarning, stacklevel=4)
 
 
 def _redirect(installation: Installation, backend: Any) -> None:
-    half = _halves[backend]
+    half = _check(backend)
 
     # It returns the coroutine itself: another one around it would have to be entered twice for each call.
     def run_sync_in_worker_thread(
@@ -282,13 +283,8 @@ def _importer(installation: Installation) -> Callable[..., ModuleType]:
             with _lock:
                 backend = module.backend_class
                 if _installed is installation and all(owner is not backend for owner, *_ in installation.replaced):
-                    try:
-                        _check(backend)
+                    with _unsupported(installation.strict):
                         _redirect(installation, backend)
-                    except UnsupportedVersion as error:
-                        if installation.strict:
-                            raise
-                        _warn(error)
         return module
 
     return import_module

@@ -165,11 +165,6 @@ class ClusterExecutor(AdaptiveExecutor):
         """
         raise NotImplementedError("a generator cannot run on a cluster; use map with a buffersize")
 
-    def _start_turn(self, lane: LaneCore | None, turn: Callable[[], None]) -> Future[None]:
-        """Queue a turn of a map, which runs here."""
-        future: Future[None] = super().hand_in(lane, lane is not None and lane.first, turn, (), {})
-        return future
-
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> None:
         """Take no more calls; those that wait here are still made, unless cancelled.
 
@@ -208,11 +203,8 @@ class ClusterExecutor(AdaptiveExecutor):
 
 
 def _names(name: str, value: Any) -> list[str]:
-    try:
-        found = None if isinstance(value, str) else list(value)
-    except TypeError:
-        found = None
-    if found is None or not all(isinstance(each, str) for each in found):
+    found = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [None]
+    if not all(isinstance(each, str) for each in found):
         raise TypeError(f"{name} must be a collection of names, not {value!r}")
     return found
 

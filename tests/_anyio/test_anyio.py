@@ -19,11 +19,7 @@ import anyio.to_thread
 import pytest
 from anyio import wait_all_tasks_blocked
 from support.anyio import Backend, Way, begun, leave_behind, on_asyncio, on_trio, run_on, until
-from support.common import TIMEOUT, Boom, Gate, eventually, wait_for_idle
-
-
-def failing() -> None:
-    raise Boom("on purpose")
+from support.common import TIMEOUT, Boom, Gate, eventually, fail, wait_for_idle
 
 
 class Base(BaseException):
@@ -40,13 +36,13 @@ async def test_it_returns_what_the_function_returns(any_way: Way) -> None:
 async def test_it_raises_what_the_function_raises(any_way: Way, kind: type[BaseException]) -> None:
     error = kind("on purpose")
 
-    def fail() -> None:
+    def failing() -> None:
         raise error
 
     with pytest.raises(kind) as caught:
-        await any_way.run_sync(fail)
+        await any_way.run_sync(failing)
     assert caught.value is error
-    assert "fail" in [entry.name for entry in caught.traceback]
+    assert "failing" in [entry.name for entry in caught.traceback]
 
 
 async def coroutine_function() -> str:
@@ -90,7 +86,7 @@ async def test_an_abandoned_call_gives_its_token_back_at_once(any_way: Way) -> N
 @on_trio
 async def test_with_trio_an_abandoned_call_keeps_its_token_until_it_ends(any_way: Way) -> None:
     limiter = anyio.CapacityLimiter(1)
-    for after in (int, failing):
+    for after in (int, fail):
         with Gate() as gate:
             await leave_behind(any_way, gate, lambda gate=gate, after=after: (gate(), after()), limiter=limiter)
             assert limiter.borrowed_tokens == 1
@@ -122,15 +118,15 @@ async def test_an_abandoned_call_runs_on_and_its_outcome_is_dropped(any_way: Way
     """A loop that is told of the outcome fails the test; see `watched_loop`."""
     finished = threading.Event()
 
-    def fail() -> None:
+    def work() -> None:
         try:
             gate()
-            failing()
+            fail()
         finally:
             finished.set()
 
     with Gate() as gate:
-        await leave_behind(any_way, gate, fail)
+        await leave_behind(any_way, gate, work)
         assert not finished.is_set()
         gate.open()
         eventually(finished.is_set)

@@ -9,7 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,9 @@ def test_it_is_a_thread_pool_executor_and_shares_its_client_with_others(client: 
         futures = [pool.submit(remote.add, 2, right=5) for pool in (one, other) * 10]
         assert [future.result(TIMEOUT) for future in futures] == [7] * 20
     assert client.status == "running"
+    kept = weakref.ref(one._link)
+    del one, other, futures
+    eventually(lambda: (gc.collect(), kept())[1] is None, "the client does not keep the executors that it had")
 
 
 def test_it_is_the_default_executor_of_a_loop(client: Client, loops: Loops) -> None:
@@ -75,21 +78,6 @@ def test_each_call_is_made_with_all_that_it_was_given(pool: ClusterExecutor, tmp
     assert Path(path).read_text() == "run\nrun\n", "the same call twice is two calls"
     options = {"key": 1, "pure": 2, "workers": 3, "retries": 4, "priority": 5, "resources": 6, "actor": 7, "fn": 8}
     assert pool.submit(remote.given, 0, **options).result(TIMEOUT) == ((0,), options)
-
-
-def test_callbacks_are_not_called_in_the_clients_thread(pool: ClusterExecutor, client: Client) -> None:
-    threads: list[threading.Thread] = []
-    called = threading.Event()
-
-    def called_back(_: object) -> None:
-        threads.append(threading.current_thread())
-        # In the thread of the client's loop this would wait for itself.
-        pool._link.client.nthreads()
-        called.set()
-
-    pool.submit(remote.add, 1).add_done_callback(called_back)
-    assert called.wait(TIMEOUT)
-    assert threads[0].name.startswith("ebbpool-") or threads[0] is threading.current_thread()
 
 
 def test_shutdown_says_what_is_still_with_the_cluster_and_where(
@@ -242,23 +230,23 @@ def test_other_versions_are_refused(client: Client, monkeypatch: pytest.MonkeyPa
         ClusterExecutor(client)
 
 
-def test_a_shutdown_in_a_callback_closes_the_client_in_the_end(cluster: Any, held: Held) -> None:
+def test_a_callback_runs_in_a_thread_of_the_executor_which_it_may_shut_down(cluster: Any, held: Held) -> None:
     pool = ClusterExecutor(cluster.scheduler_address)
     client = pool._link.client
-    told: list[BaseException] = []
-    called = threading.Event()
+    told: Future[tuple[str, str]] = Future()
 
     def called_back(_: object) -> None:
+        # In the thread of the client's loop this would wait for itself.
+        client.nthreads()
         try:
             pool.shutdown()
         except RuntimeError as error:
-            told.append(error)
-        called.set()
+            told.set_result((threading.current_thread().name, str(error)))
 
     pool.submit(remote.wait_at, held.name).add_done_callback(called_back)
     held.open()
-    assert called.wait(TIMEOUT)
-    assert "cannot wait for its own pool" in str(told[0])
+    name, error = told.result(TIMEOUT)
+    assert name.startswith("ebbpool-") and "cannot wait for its own pool" in error
     eventually(lambda: client.status == "closed")
 
 
@@ -287,14 +275,6 @@ def test_an_executor_that_is_dropped_closes_its_client_when_all_is_done(cluster:
     held.open()
     assert [future.result(TIMEOUT) for future in futures] == [held.name, 2]
     eventually(lambda: clients[0].status == "closed")
-
-
-def test_a_client_does_not_keep_the_executors_that_it_had(client: Client) -> None:
-    with ClusterExecutor(client) as pool:
-        assert pool.submit(remote.add, 1).result(TIMEOUT) == 2
-        kept = weakref.ref(pool._link)
-    del pool
-    eventually(lambda: (gc.collect(), kept())[1] is None)
 
 
 SCRIPT = f"""

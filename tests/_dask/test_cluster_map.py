@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError
@@ -52,12 +53,12 @@ def test_an_error_comes_at_its_place(pool: ClusterExecutor, held: Held) -> None:
     with pytest.raises(ZeroDivisionError):
         next(results)
     assert list(results) == [5]
-    results = pool.map(remote.or_lock, range(5), chunksize=5)
+    results = pool.map(lambda number: threading.Lock() if number == 3 else number, range(5), chunksize=5)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(TypeError, match="the result cannot be pickled: <unlocked"):
         next(results)
     with pytest.raises(RuntimeError, match="generator raised StopIteration") as raised:
-        list(pool.map(remote.stop_at, range(5)))
+        list(pool.map(remote.fail, [StopIteration], ["mine"]))
     assert str(raised.value.__cause__) == "mine"
     with pytest.raises(TimeoutError, match="wait_at"):
         list(pool.map(remote.wait_at, [held.name], timeout=0))

@@ -59,7 +59,7 @@ def test_marked_tasks_run_in_the_workers_processes(two_workers: Client, tmp_path
 def test_a_worker_that_dies_gives_back_what_it_had(two_workers: Client, tmp_path: Path) -> None:
     path = tmp_path / "ran"
     with busy_pool(two_workers, window=1.0) as (pool, gate):
-        future = pool.submit(spillable(remote.die_elsewhere), os.getpid(), str(path))
+        future = pool.submit(spillable(remote.die_elsewhere), str(path), os.getpid())
         eventually(lambda: pool.stats().spill_returned == 1)
         assert not future.done()
         gate.open()

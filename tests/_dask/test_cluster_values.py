@@ -71,28 +71,25 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_time_passes")
-def test_short_calls_share_tasks_of_the_cluster(pool: ClusterExecutor, sent: list[list[Any]]) -> None:
-    futures = [pool.submit(remote.add, number) for number in range(1000)]
-    assert [future.result(TIMEOUT) for future in futures] == list(range(1, 1001))
-    assert sum(map(len, sent)) == 1000 and len(sent) < 500
-
-
-def test_each_of_the_calls_that_share_a_task_has_its_own_outcome(pool: ClusterExecutor) -> None:
-    futures = [pool.submit(remote.divide, number % 3) for number in range(600)]
+def test_short_calls_share_tasks_of_the_cluster_and_each_has_its_own_outcome(
+    pool: ClusterExecutor, sent: list[list[Any]]
+) -> None:
+    futures = [pool.submit(remote.divide, number % 3) for number in range(1000)]
     wait(futures, TIMEOUT)
     for number, future in enumerate(futures):
         if number % 3:
             assert future.result(0) == 10 / (number % 3)
         else:
             assert isinstance(future.exception(0), ZeroDivisionError)
+    assert sum(map(len, sent)) == 1000 and len(sent) < 500
 
 
 def test_what_shares_a_task_with_a_call_that_takes_its_time_is_handed_back(
     client: Client, sent: list[list[Any]], held: Held
 ) -> None:
     with ClusterExecutor(client) as pool:
-        wait([pool.submit(remote.short_or_wait, "") for _ in range(300)], TIMEOUT)
-        futures = [pool.submit(remote.short_or_wait, held.name if number == 50 else "") for number in range(300)]
+        wait([pool.submit(remote.wait_at, "") for _ in range(300)], TIMEOUT)
+        futures = [pool.submit(remote.wait_at, held.name if number == 50 else "") for number in range(300)]
         # All but one end, although it had been put into one task with others.
         assert len(wait([future for future in futures if future is not futures[50]], TIMEOUT).not_done) == 0
         assert futures[50].running() and not futures[50].cancel()

@@ -56,25 +56,24 @@ _SERVERS = {
 
 
 class Counts:
-    """How many of the kind under test were made: executors or servers, futures that a test made itself, and `strays`,
-    executors or servers of the standard library's although others were put in.
+    """How many executors, servers and futures of the kind under test a test made, and how many `strays`.
 
-    A fresh interpreter writes a line to the file `scripts` for each executor it makes.
+    Those are executors or servers of the standard library's although others were put in. A fresh interpreter writes a
+    line to the file `scripts` for each executor it makes.
     """
 
     def __init__(self, scripts: Path) -> None:
-        self.executors = 0
-        self.futures = 0
+        self.made = 0
         self.strays = 0
         self.scripts = scripts
 
     def total(self) -> int:
         """Return everything made up to now, fresh interpreters included."""
         made_by_scripts = len(self.scripts.read_text().splitlines()) if self.scripts.exists() else 0
-        return self.executors + self.futures + made_by_scripts
+        return self.made + made_by_scripts
 
     def note(self, *, ours: bool) -> None:
-        self.executors += ours
+        self.made += ours
         self.strays += not ours
 
 
@@ -85,7 +84,7 @@ class _StandIn(type):
     counts: Counts
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        cls.counts.futures += 1
+        cls.counts.made += 1
         return cls.made(*args, **kwargs)
 
     def __instancecheck__(cls, instance: object) -> bool:

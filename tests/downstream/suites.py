@@ -34,13 +34,9 @@ class Suite:
     """Tests of one project, and one way to run them.
 
     Attributes:
-        name: The suite's own name.
-        project: The project's name on the package index, which is also the name of its package.
-        way: How ebbpool gets in.
-        tests: Files and folders in the sdist.
+        project: Its name on the package index, which is also the name of its package.
+        tests: Files and folders in the sdist; `left_out` are those that say nothing about threads, with the reasons.
         plugins: The pytest plugins it needs, by the names of their entry points; no others are loaded.
-        left_out: Files, folders and tests in the sdist that say nothing about threads, each with the reason.
-        options: More for pytest.
         variants: Parts of the ids of parametrised tests. Of each that there is, some calls must have reached ebbpool.
         optional: Whether there are machines on which the project cannot be installed.
     """

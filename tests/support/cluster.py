@@ -32,10 +32,11 @@ def request() -> str:
     return REQUEST.get()
 
 
-def wait_at(name: str) -> str:
-    """Say that the call has begun, and wait until it may go on."""
-    Event(f"{name}-begun").set()
-    assert Event(f"{name}-open").wait(TIMEOUT)
+def wait_at(name: str, data: bytes = b"") -> str:
+    """Say that the call has begun, and wait until it may go on; not at all without a name."""
+    if name:
+        Event(f"{name}-begun").set()
+        assert Event(f"{name}-open").wait(TIMEOUT)
     return name
 
 
@@ -43,11 +44,6 @@ def note(path: str, line: str = "run", data: bytes = b"") -> int:
     with Path(path).open("a") as file:
         file.write(f"{line}\n")
     return os.getpid()
-
-
-def kill_own_worker(path: str) -> None:
-    note(path)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def where() -> str:
@@ -91,18 +87,8 @@ def be_unruly(number: int) -> Any:
     return Unruly() if number == 2 else number
 
 
-def stop_at(number: int) -> int:
-    if number == 2:
-        raise StopIteration("mine")
-    return number
-
-
-def or_lock(number: int) -> Any:
-    return threading.Lock() if number == 3 else number
-
-
-def die_elsewhere(pid: int, path: str) -> int:
-    """Kill the process that makes the call, unless it is that of the caller."""
+def die_elsewhere(path: str, pid: int = 0) -> int:
+    """Kill the process that makes the call, unless it has this number."""
     note(path)
     if os.getpid() != pid:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -161,10 +147,6 @@ def append(data: bytearray) -> int:
     """Change an argument; return its length."""
     data.append(1)
     return len(data)
-
-
-def short_or_wait(name: str) -> str:
-    return wait_at(name) if name else name
 
 
 class Proxy:
@@ -233,7 +215,3 @@ class Proxy:
 def peak() -> int:
     """Return the most memory that this process has had, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def with_large(data: bytes, name: str) -> str:
-    return wait_at(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import os
 import threading
 import uuid
@@ -36,7 +35,6 @@ SMALL: Final = 16 << 10
 GOING: Final = 0.1
 """Seconds to wait, once the client is closed, for outcomes that its loop has passed on."""
 NOT_AGAIN: Final = "is not run again, because it may have begun (rerun=True allows that)"
-_logger = logging.getLogger("concurrent.futures")
 
 
 class Link:
@@ -91,12 +89,10 @@ class Link:
                     threading.Thread(target=self.part, name=name, daemon=daemon_threads()).start()
                     return
                 continue
-            try:
+            # Without a connection it is asked again; calls that are under way learn of its loss by themselves.
+            with suppress(Exception):
                 self.width = self._width_for(await self.client.nthreads())
                 self._fit()
-            except Exception as error:
-                # The connection may come back; calls that are under way learn of its loss by themselves.
-                _logger.debug("the scheduler does not say how many threads there are: %r", error)
 
     def _fit(self) -> None:
         """Let the executor have as many threads as there may be calls on their way; in any thread."""
@@ -258,16 +254,10 @@ class Link:
             # Only of a parcel that is alone.
             for part in shipment.parcels[0].packed.parts:
                 shipment.parts.append(await self._scattered.take(part))
-            future = self.client.submit(
-                perform,
-                self._topic,
-                shipment.key,
-                [parcel.packed.data for parcel in shipment.parcels],
-                *(there.sending.result() for there in shipment.parts),
-                key=shipment.key,
-                pure=False,
-                retries=0,
-            )
+            calls = [parcel.packed.data for parcel in shipment.parcels]
+            parts = [there.sending.result() for there in shipment.parts]
+            how = {"key": shipment.key, "pure": False, "retries": 0}
+            future = self.client.submit(perform, self._topic, shipment.key, calls, *parts, **how)
             outcomes = await future.result()
         except KilledWorker as error:
             times = error.allowed_failures + 1

@@ -9,6 +9,7 @@ from math import ceil
 from time import perf_counter
 from typing import Any, Final
 
+from ebbpool._core.accel import ExecutorCore
 from ebbpool._dask.packing import Mapped
 from ebbpool._dask.remote import RAISED, Failed
 from ebbpool._maps.items import Batch, Failure, Unclaimed
@@ -90,18 +91,10 @@ class ClusterRun(MapRun):
     There are as many tasks as calls may be with the cluster, and one that waits behind the executor's other calls.
     """
 
-    def __init__(
-        self,
-        place: Any,
-        fn: Callable[..., Any],
-        spread: bool,
-        chunksize: int | None,
-        buffersize: int | None,
-        ordered: bool,
-    ) -> None:
+    def __init__(self, place: Any, fn: Callable[..., Any], spread: bool, *how: Any) -> None:
         # The map goes on in a lane that nobody refers to any more.
         executor = getattr(place, "executor", place)
-        super().__init__(executor, fn, spread, chunksize, buffersize, ordered)
+        super().__init__(executor, fn, spread, *how)
         self.single = self.divides = False
         self.unclaimed = Chunks(self.unclaimed.size, self.unclaimed.largest)
         self._spread = spread
@@ -128,7 +121,10 @@ class ClusterRun(MapRun):
             self.refusal = error.with_traceback(ours and ours.tb_next)
 
     def _hand_in(self, executor: Any) -> Future[None]:
-        return executor._start_turn(self._lane, self.work)  # type: ignore[no-any-return]  # its module imports this
+        # Not as the executor takes calls in: this one runs here.
+        first = self._lane is not None and self._lane.first
+        future: Future[None] = ExecutorCore.hand_in(executor, self._lane, first, self.work, (), {})
+        return future
 
     def _width(self, executor: Any) -> int:
         width: int = self._link.width
