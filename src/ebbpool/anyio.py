@@ -137,16 +137,12 @@ async def run_sync(
         executor = _shared_executor() if installed is None else installed.executor
     elif type(executor) is not AdaptiveExecutor:
         _check_executor(executor)
-    half = _current_half()
+    if not _halves:
+        _require_tested("anyio")
+    backend = _eventloop.get_async_backend()
+    half = _halves.get(backend) or _check(backend)
     value: T = await half(executor, func, args, abandon_on_cancel, limiter, limiter is not None)
     return value
-
-
-def _current_half() -> Callable[..., Coroutine[Any, Any, Any]]:
-    if not _halves:
-        _check_anyio()
-    backend = _eventloop.get_async_backend()
-    return _halves.get(backend) or _check(backend)
 
 
 def install(
@@ -225,7 +221,7 @@ def _limit_waits(max_wait: float | None) -> None:
 
 def _put_in(installation: Installation) -> None:
     """Have anyio's backends use the installation; nothing has changed if one of them is not supported."""
-    _check_anyio()
+    _require_tested("anyio")
     backends = [_eventloop.get_async_backend("asyncio")]
     trio = getattr(sys.modules.get(TRIO), "backend_class", None)
     if trio is not None:
@@ -240,7 +236,7 @@ def _put_in(installation: Installation) -> None:
 
 @contextlib.contextmanager
 def _unsupported(strict: bool) -> Iterator[None]:
-    """Warn of an unsupported version, unless that is an error, the caller of the function with this context."""
+    """Turn an unsupported version into a warning at the line that called our function, unless `strict`."""
     try:
         yield
     except UnsupportedVersion as error:
@@ -306,12 +302,6 @@ def _check_executor(executor: Any) -> None:
         raise TypeError(f"executor must be an ebbpool.AdaptiveExecutor or None, not {executor!r}")
 
 
-def _check_anyio() -> None:
-    _require_tested("anyio")
-    if _eventloop is None:
-        raise UnsupportedVersion(f"anyio {importlib.metadata.version('anyio')} lacks anyio._core._eventloop")
-
-
 def _check(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Return the function that runs calls for `backend`, after a check that it is supported."""
     with _lock:
@@ -339,3 +329,5 @@ def _require_tested(package: str) -> None:
     if ".".join(version.split(".")[:2]) not in tested:
         known = f"{package} {tested[0]} to {tested[-1]}"
         raise UnsupportedVersion(f"ebbpool.anyio was tested on {known}, not on the installed {package} {version}")
+    if _eventloop is None:
+        raise UnsupportedVersion(f"{package} {version} lacks anyio._core._eventloop")

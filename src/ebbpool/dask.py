@@ -203,7 +203,7 @@ class ClusterExecutor(AdaptiveExecutor):
 
 
 def _names(name: str, value: Any) -> list[str]:
-    found = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [None]
+    found: list[Any] = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [None]
     if not all(isinstance(each, str) for each in found):
         raise TypeError(f"{name} must be a collection of names, not {value!r}")
     return found
