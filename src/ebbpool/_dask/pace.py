@@ -10,8 +10,8 @@ from time import perf_counter
 from typing import Any, Final
 
 from ebbpool._core.accel import ExecutorCore
-from ebbpool._dask.packing import Mapped
-from ebbpool._dask.remote import RAISED, Failed
+from ebbpool._dask.packing import LARGE, Packed, Part, culprit
+from ebbpool._dask.remote import RAISED, Failed, Ready, Slot, apply, brief, dumps
 from ebbpool._maps.items import Batch, Failure, Unclaimed
 from ebbpool._maps.map_run import MapRun
 from ebbpool._pool.running import called_name
@@ -102,9 +102,15 @@ class ClusterRun(MapRun):
         self._lane: Any = getattr(place, "core", None)
         self._link: Any = executor._link
         self._link.check(fn)
-        # An unpicklable function is refused here, as by `submit`.
-        self._mapped = Mapped(fn, self._link.values())
+        self._values = self._link.values()
         self._name = called_name(fn)
+        try:
+            packed = dumps(fn)
+        except Exception as error:
+            raise TypeError(f"fn cannot be pickled: {brief(fn)}: {error}") from error
+        large = len(packed) > LARGE
+        self._parts = (Part(f"the function {brief(fn)}", packed),) if large else ()
+        self._packed: Slot | Ready = Slot(0) if large else Ready(packed)
 
     def read(self, source: Iterator[Any], room: int | None) -> None:
         """Read on, or without a limit all at once, so that chunks are large; `insist` raises an error of the input."""
@@ -143,6 +149,13 @@ class ClusterRun(MapRun):
         unclaimed.size = size
         return batch
 
+    def _call_with(self, items: list[tuple[Any, ...]]) -> Packed:
+        try:
+            return Packed(dumps((apply, (self._packed, items), {}, self._values)), self._parts)
+        except Exception as error:
+            named = [(f"an item for {brief(self.fn)}", item[0] if len(item) == 1 else item) for item in items]
+            raise culprit(named, self._values, f"a chunk of items for {brief(self.fn)}", error) from error
+
     def _run(self, batch: Batch) -> None:
         if getattr(self._place(), "_discarding", False):
             # It was shut down with `cancel_futures`. That cancels tasks that wait; this one runs.
@@ -152,7 +165,7 @@ class ClusterRun(MapRun):
         if not self._spread:
             items = [(item,) for item in items]
         try:
-            outcome = self._link.send(self._name, self._mapped.call(items), alone=True)
+            outcome = self._link.send(self._name, self._call_with(items), alone=True)
             results = self._link.result_of(self._name, outcome)
         except BaseException as error:
             self.fail(Failure(error).error)

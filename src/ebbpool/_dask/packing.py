@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final
 
-from ebbpool._dask.remote import Outcome, Ready, Slot, apply, brief, dumps
+from ebbpool._dask.remote import Outcome, Slot, brief, dumps
 
 LARGE: Final = 1 << 20
 """Bytes of a pickle from which on a function or an argument goes by itself."""
@@ -58,7 +58,7 @@ def packed_call(
         data = dumps((fn, args, kwargs, values))
     except Exception as error:
         given = [(f"argument {place!r} of {brief(fn)}", value) for place, value in (*enumerate(args), *kwargs.items())]
-        raise _culprit([("fn", fn), *given], values, f"the call of {brief(fn)}", error) from error
+        raise culprit([("fn", fn), *given], values, f"the call of {brief(fn)}", error) from error
     if len(data) <= LARGE:
         return Packed(data)
     parts: list[Part] = []
@@ -95,32 +95,8 @@ def out_of_context(
     return fn, args, kwargs, None
 
 
-class Mapped:
-    """The function of a map, pickled once for all its items, with the values of context variables."""
-
-    def __init__(self, fn: Callable[..., Any], values: dict[str, Any]) -> None:
-        self._fn = fn
-        self._values = values
-        try:
-            packed = dumps(fn)
-        except Exception as error:
-            raise TypeError(f"fn cannot be pickled: {brief(fn)}: {error}") from error
-        self._parts: tuple[Part, ...] = ()
-        self._there: Any = Ready(packed)
-        if len(packed) > LARGE:
-            self._parts = (Part(f"the function {brief(fn)}", packed),)
-            self._there = Slot(0)
-
-    def call(self, items: list[tuple[Any, ...]]) -> Packed:
-        """Return the call of `apply` with the function and some items, as `packed_call` does."""
-        try:
-            return Packed(dumps((apply, (self._there, items), {}, self._values)), self._parts)
-        except Exception as error:
-            named = [(f"an item for {brief(self._fn)}", item[0] if len(item) == 1 else item) for item in items]
-            raise _culprit(named, self._values, f"a chunk of items for {brief(self._fn)}", error) from error
-
-
-def _culprit(named: list[tuple[str, Any]], values: dict[str, Any], whole: str, error: Exception) -> TypeError:
+def culprit(named: list[tuple[str, Any]], values: dict[str, Any], whole: str, error: Exception) -> TypeError:
+    """Return an error that says which of the named things, or of the context variables, cannot be pickled."""
     for name, value in [*named, *((f"context variable {name!r}", value) for name, value in values.items())]:
         try:
             dumps(value)
