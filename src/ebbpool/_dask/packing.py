@@ -166,14 +166,16 @@ class Scattered:
         # By a name of its own each time: what was lost under a name is lost.
         key = f"ebbpool-part-{part.digest}-{uuid.uuid4().hex}"
         began = monotonic()
-        for left in reversed(range(ATTEMPTS)):
+        attempts = 1
+        while True:
             try:
                 sent = await self._client.scatter({key: part.packed}, hash=False, timeout=PATIENCE)
                 break
             except OSError:
                 # The worker that it was sent to is gone; the next one is another.
-                if not left:
+                if attempts == ATTEMPTS:
                     raise
+                attempts += 1
                 await asyncio.sleep(RETRIED)
         told = "%s was sent to the cluster, once for all calls that have it: %d bytes in %.2f s"
         _logger.debug(told, part.name, len(part.packed), monotonic() - began)
