@@ -19,11 +19,11 @@ from support.server import (
     Server,
     accepting,
     ask,
-    closing_server,
     connect,
     failing_to_accept,
     looping,
     made,
+    noting,
     read_all,
     reset,
     serving,
@@ -35,24 +35,14 @@ LOGGER = "ebbpool.socketserver"
 
 
 def test_each_connection_is_handed_over_before_a_get_request_of_the_users_own_is_called_again() -> None:
-    seen: list[str] = []
-
-    class Noting(Server):
-        def get_request(self) -> Any:
-            seen.append("get")
-            return super().get_request()
-
-        def process_request(self, request: Any, client_address: Any) -> None:
-            seen.append("process")
-            super().process_request(request, client_address)
-
-    with closing_server(Noting(LOOPBACK, Echo)) as server, ExitStack() as stack:
+    kind, calls = noting(Server, "get_request", "process_request")
+    with kind(LOOPBACK, Echo) as server, ExitStack() as stack:
         clients = [stack.enter_context(closing(connect(server))) for _ in range(3)]
         for client in clients:
             client.shutdown(socket.SHUT_WR)
         with looping(server):
             assert [read_all(client) for client in clients] == [b""] * 3
-    assert seen[:6] == ["get", "process"] * 3
+    assert calls == ["get_request", "process_request"] * 3
 
 
 @pytest.mark.parametrize("where", [Server, AdaptivePoolMixIn])
@@ -67,7 +57,7 @@ def test_what_accepting_raises_costs_nothing_that_was_accepted(where: Any, monke
         return taken[-1]
 
     monkeypatch.setattr(where, "get_request", get_request, raising=False)
-    with closing_server(made()) as server, ExitStack() as stack:
+    with made() as server, ExitStack() as stack:
         clients = [stack.enter_context(closing(connect(server))) for _ in range(3)]
         for client in clients:
             client.sendall(b"hello")
@@ -86,7 +76,7 @@ def test_what_handing_over_raises_costs_one_connection() -> None:
             raise KeyboardInterrupt
         return True
 
-    with closing_server(made(verify_request=verify)) as server, ExitStack() as stack:
+    with made(verify_request=verify) as server, ExitStack() as stack:
         clients = [stack.enter_context(closing(connect(server))) for _ in range(4)]
         for client in clients:
             client.sendall(b"hello")
@@ -145,7 +135,7 @@ def test_the_loop_never_naps_while_connections_come_slowly_or_others_take_them()
 
 
 def test_a_client_that_resets_before_it_is_accepted_holds_nobody() -> None:
-    with closing_server(made()) as server:
+    with made() as server:
         reset(connect(server))
         with looping(server):
             assert ask(server, b"hello") == b"hello"
@@ -176,7 +166,7 @@ def test_a_system_that_has_run_out_is_left_alone_for_a_while(
 
 def test_shutdown_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accepting, "FIRST_BACK_OFF", 3600.0)
-    with closing_server(failing_to_accept(Server)(LOOPBACK, Echo)) as server:
+    with failing_to_accept(Server)(LOOPBACK, Echo) as server:
         server.failures = 1
         with looping(server, poll_interval=0.001), closing(connect(server)):
             eventually(lambda: server.attempts)

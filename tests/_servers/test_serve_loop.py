@@ -15,12 +15,9 @@ from support.common import TIMEOUT, Background, Gate, needs_fork, needs_stacks, 
 from support.server import (
     LOOPBACK,
     Echo,
-    Held,
     ask,
-    closing_server,
     connect,
     handler,
-    looping,
     made,
     serve_loop,
     serving,
@@ -103,7 +100,7 @@ def shut_down_at(code: CodeType, moment: int) -> bool:
         finally:
             sys.settrace(None)
 
-    with closing_server(made(service_actions=lambda self: self.shutdown())) as server:
+    with made(service_actions=lambda self: self.shutdown()) as server:
         Background(serve).join()
     return len(moments) > moment
 
@@ -124,39 +121,28 @@ def test_shutdown_does_not_wait_for_the_poll_interval(interval: float | None) ->
         assert ask(server, b"hello") == b"hello"
 
 
-@pytest.mark.parametrize("runs", [1, 2])
-def test_shutdown_waits_for_the_end_of_the_loop(runs: int) -> None:
-    with closing_server(made()) as server:
-        for _ in range(runs):
-            with Held(server) as held:
+def test_shutdown_waits_for_the_end_of_the_loop_which_may_be_run_again() -> None:
+    with made() as server:
+        for message in (b"once", b"twice"):
+            with Gate() as held:
                 loop = Background(lambda: server.serve_forever(0.001))
-                held.await_held()
+                assert ask(server, message) == message
+                server.service_actions = held  # type: ignore[method-assign]
+                held.await_begun()
                 stopping = Background(server.shutdown)
                 assert stopping.still_waits()
-                held.let_go()
+                held.open()
                 stopping.join()
                 loop.join()
-
-
-def test_a_loop_that_was_shut_down_may_be_run_again() -> None:
-    with closing_server(made()) as server:
-        for message in (b"once", b"twice"):
-            with looping(server):
-                assert ask(server, message) == message
             assert server.socket.getblocking()
 
 
 def test_a_shutdown_that_comes_first_ends_the_loop_that_comes_next() -> None:
-    with closing_server(made()) as server:
+    with made() as server:
         stopping = Background(server.shutdown)
         assert stopping.still_waits()
         server.serve_forever(3600)
         stopping.join()
-
-
-def test_the_loop_may_shut_itself_down() -> None:
-    with closing_server(made(service_actions=lambda self: self.shutdown())) as server:
-        server.serve_forever(0.001)
 
 
 @pytest.mark.parametrize("base", [AdaptivePoolTCPServer, AdaptivePoolHTTPServer])
@@ -234,9 +220,8 @@ def test_a_loop_that_is_no_daemon_serves_on_after_the_main_thread(base: str, exe
     assert lines == ["served"] * 3 + ["closed"]
 
 
-@needs_stacks
-def test_a_thread_that_waits_for_the_main_thread_may_end_a_loop() -> None:
-    lines = output_of(
+ENDS = {
+    "a thread that waits for the main thread may end a loop": (
         """
         server = AdaptivePoolTCPServer(("127.0.0.1", 0), Handler)
         def end():
@@ -246,13 +231,9 @@ def test_a_thread_that_waits_for_the_main_thread_may_end_a_loop() -> None:
         threading.Thread(target=end).start()
         threading.Thread(target=server.serve_forever).start()
         """,
-        EXIT,
-    )
-    assert lines == ["shut down"]
-
-
-def test_a_loop_in_a_daemon_thread_ends_before_its_pool() -> None:
-    lines = output_of(
+        ["shut down"],
+    ),
+    "a loop in a daemon thread ends before its pool": (
         """
         ended, begun = threading.Event(), threading.Event()
         class Waiting(socketserver.BaseRequestHandler):
@@ -267,13 +248,9 @@ def test_a_loop_in_a_daemon_thread_ends_before_its_pool() -> None:
         client = socket.create_connection(server.server_address)
         begun.wait(10)
         """,
-        EXIT,
-    )
-    assert lines == ["True"]
-
-
-def test_which_threads_and_loops_the_exit_waits_for() -> None:
-    lines = output_of(
+        ["True"],
+    ),
+    "a loop may yet begin while the server listens and a thread is alive that is no worker": (
         f"""
         from {serve_loop.__name__} import _may_begin
         gate, begun = threading.Event(), threading.Semaphore(0)
@@ -281,21 +258,23 @@ def test_which_threads_and_loops_the_exit_waits_for() -> None:
             begun.release()
             gate.wait(10)
         pool, server = AdaptiveExecutor(), AdaptivePoolTCPServer(("127.0.0.1", 0), Handler)
-        loop = server._loop
-        pool.submit(hold)
-        begun.acquire(timeout=10)
-        print(loop.expected, _may_begin())
-        other = threading.Thread(target=hold)
-        other.start()
-        begun.acquire(timeout=10)
-        print(_may_begin())
+        for start in (lambda: pool.submit(hold), threading.Thread(target=hold).start):
+            start()
+            begun.acquire(timeout=10)
+            print(server._loop.expected, _may_begin())
         server.server_close()
-        print(_may_begin())
+        print(server._loop.expected, _may_begin())
         gate.set()
         """,
-        EXIT,
-    )
-    assert lines == ["True False", "True", "False"]
+        ["True False", "True True", "False False"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", [pytest.param(what, marks=needs_stacks if "waits" in what else ()) for what in ENDS])
+def test_the_exit(what: str) -> None:
+    script, expected = ENDS[what]
+    assert output_of(script, EXIT) == expected
 
 
 @needs_fork
@@ -311,7 +290,7 @@ def test_a_process_that_a_handler_forks_ends_with_the_handler(base: str, end: st
                 self.rfile.readline()
                 child = os.fork()
                 if child == 0:
-                    print("in the child")
+                    print("in the child, where the loop is not:", self.server._loop.runs)
                     {end}
                 else:
                     self.wfile.write(b"%d" % child)
@@ -323,54 +302,11 @@ def test_a_process_that_a_handler_forks_ends_with_the_handler(base: str, end: st
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         child = int(asked(server))
-        print(os.waitpid(child, 0)[1])
+        print(os.waitpid(child, 0)[1], server._loop.runs)
         server.shutdown()
         thread.join()
         server.server_close()
         """,
         EXIT,
     )
-    assert lines == ["in the child", "0"]
-
-
-@needs_fork
-def test_a_forked_child_has_no_loop_whose_thread_stayed_with_the_parent() -> None:
-    lines = output_of(
-        """
-        import os
-        server = AdaptivePoolTCPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        asked(server)
-        child = os.fork()
-        if child == 0:
-            os._exit(40 + server._loop.runs)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), server._loop.runs)
-        server.shutdown()
-        thread.join()
-        server.server_close()
-        """,
-        EXIT,
-    )
-    assert lines == ["40 True"]
-
-
-def test_a_server_does_not_keep_the_interpreter_from_its_end() -> None:
-    lines = output_of(
-        """
-        class Hanging(socketserver.BaseRequestHandler):
-            def handle(self):
-                begun.set()
-                threading.Event().wait()
-        class Daemonic(AdaptivePoolTCPServer):
-            daemon_threads = True
-        begun = threading.Event()
-        server = Daemonic(("127.0.0.1", 0), Hanging)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        client = socket.create_connection(server.server_address)
-        begun.wait()
-        print("ends")
-        """,
-        EXIT,
-    )
-    assert lines == ["ends"]
+    assert lines == ["in the child, where the loop is not: False", "0 True"]
