@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, eventually
 from support.httpserver import Client, Clock, Echo, frontdoor, gated, httpserver, porter, serving, wait_for
+from support.server import LOOPBACK
 
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
@@ -42,16 +42,6 @@ def test_shutdown_and_server_close_end_what_is_idle_and_finish_what_is_not() -> 
         closing.join()
 
 
-def test_a_request_that_is_answered_after_shutdown_ends_its_connection() -> None:
-    with Gate() as gate, serving(gated(gate)) as server, Client(server) as client:
-        client.get("/wait")
-        gate.await_begun()
-        server.shutdown()
-        gate.open()
-        assert client.body() == b"/wait"
-        assert client.ended()
-
-
 def test_server_close_reads_a_request_to_its_end() -> None:
     with serving(Echo) as server, Client(server) as half, Client(server) as idle:
         half.send(b"GET /half HT")
@@ -80,25 +70,18 @@ def test_server_close_serves_a_request_that_came_to_an_idle_connection() -> None
         assert client.ended()
 
 
-def test_server_close_does_not_wait_long_for_requests_that_may_come() -> None:
-    with porter() as keeper, Client(keeper.server) as silent:
-        keeper.hold(keeper.door.reading, 1)
-        keeper.door.shut()
-        closing = Background(keeper.server.server_close)
-        assert closing.still_waits()
-        keeper.clock.now += frontdoor.GRACE
-        assert silent.ended()
-        closing.join()
-
-
-def test_server_close_gives_up_on_slow_clients_at_its_deadline() -> None:
-    with porter(shutdown_timeout=5) as keeper, Client(keeper.server) as slow:
+def test_server_close_does_not_wait_long_for_requests_that_may_come_and_gives_up_on_slow_clients() -> None:
+    with porter(shutdown_timeout=5) as keeper, Client(keeper.server) as slow, Client(keeper.server) as silent:
+        keeper.hold(keeper.door.reading, 2)
         slow.send(b"GET ")
         keeper.until(lambda: any(connection.data for connection in keeper.door.reading.held.values()))
         keeper.door.shut()
         closing = Background(keeper.server.server_close)
         eventually(lambda: keeper.door._closed)
-        keeper.clock.now += 4.9
+        assert closing.still_waits() and len(keeper.door.reading.held) == 2
+        keeper.clock.now += frontdoor.GRACE
+        assert silent.ended()
+        keeper.clock.now += 4.9 - frontdoor.GRACE
         assert closing.still_waits()
         keeper.clock.now += 0.2
         assert slow.ended()
@@ -135,8 +118,10 @@ def test_server_close_without_waiting() -> None:
         server.shutdown()
         server.server_close()
         assert half.ended()
+        assert not server.join(0) and not server.pool_handlers.submit("nobody", print)
         gate.open()
         assert client.body() == b"/wait"
+        assert server.join(TIMEOUT)
 
 
 def test_server_close_without_a_loop_and_twice() -> None:
@@ -163,42 +148,30 @@ def test_without_a_listener_connections_go_on() -> None:
 
 
 def test_server_close_from_within_the_loop() -> None:
-    class Closing(AdaptivePoolHTTPServer):
-        closing = False
-
-        def service_actions(self) -> None:
-            if self.closing:
-                self.server_close()
-
-    server = Closing(("127.0.0.1", 0), Echo)
+    server = AdaptivePoolHTTPServer(LOOPBACK, Echo)
     loop = Background(lambda: server.serve_forever(0.01))
     with Client(server) as client, Client(server) as half:
         half.send(b"GET")
         assert client.get().body() == b"/"
-        server.closing = True
+        server.service_actions = server.server_close  # type: ignore[method-assign]
         loop.join()
         assert client.ended()
         assert half.ended()
 
 
-def test_the_port_is_free_at_once() -> None:
-    with serving(Echo) as server, Client(server) as client:
-        assert client.get("/", "Connection: close").body() == b"/"
-        address = server.server_address
-    with AdaptivePoolHTTPServer(address, Echo):
-        pass
-
-
-def test_no_descriptor_is_left() -> None:
+def test_no_descriptor_is_left_and_the_port_is_free_at_once() -> None:
     def descriptors() -> int:
         with socket.socket() as probe:
             return probe.fileno()
 
     before, threads = descriptors(), set(threading.enumerate())
     for _ in range(3):
-        with serving(Echo) as server, Client(server) as client, Client(server):
-            assert client.get().body() == b"/"
-        del server, client
+        with serving(Echo) as server, Client(server) as client, Client(server) as idle, Client(server):
+            assert client.get("/", "Connection: close").body() == idle.get().body() == b"/"
+            address = server.server_address
+        with AdaptivePoolHTTPServer(address, Echo):
+            pass
+        del server, client, idle
     # What tests before this one have left may still come free.
     assert descriptors() <= before
     assert not [thread for thread in set(threading.enumerate()) - threads if thread.name.startswith("Server")]
@@ -212,14 +185,12 @@ def test_a_connection_that_cannot_be_shut_down(caplog: pytest.LogCaptureFixture)
 
     with serving(Echo, Failing) as server:
         with Client(server) as client:
-            assert client.get("/", "Connection: close").body() == b"/"
+            assert client.get("/", "Connection: close").body() == b"/", "shut down by a worker"
             assert client.ended()
         with Client(server) as client:
-            assert client.send(b"GET /").half_close().response().status == 400
+            assert client.send(b"GET /").half_close().response().status == 400, "shut down by the loop"
             assert client.ended()
-        with Client(server) as client:
-            assert client.get().body() == b"/"
-    assert caplog.text.count("could not be shut down") >= 2
+    assert caplog.text.count("could not be shut down") == 2
 
 
 @pytest.mark.parametrize("hook", ["verify_request", "process_request"])
@@ -251,19 +222,14 @@ def test_connections_of_another_kind_are_served_the_plain_way() -> None:
         assert client.ended()
 
 
-@pytest.fixture
-def default_timeout() -> Iterator[float]:
+def test_a_default_time_out_does_not_make_the_loop_wait(request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(lambda: socket.setdefaulttimeout(None))
     socket.setdefaulttimeout(TIMEOUT)
-    yield TIMEOUT
-    socket.setdefaulttimeout(None)
-
-
-def test_a_default_time_out_does_not_make_the_loop_wait(default_timeout: float) -> None:
     with porter() as keeper, Client(keeper.server) as silent, Client(keeper.server) as client:
         keeper.hold(keeper.door.reading, 2)
         for connection in keeper.door.reading.held.values():
             assert socket.socket.gettimeout(connection) is None
-            assert connection.gettimeout() == default_timeout
+            assert connection.gettimeout() == TIMEOUT
             assert os.get_blocking(connection.fileno())
         with pytest.raises(BlockingIOError):
             connection.receive()
