@@ -152,9 +152,7 @@ def test_a_client_that_was_answered_early_may_not_stay(poller: Any) -> None:
                 return True
             return False
 
-        sending = Background(send)
-        keeper.until(sending.over.is_set)
-        assert sending.join()
+        assert keeper.during(send)
 
 
 def test_a_full_queue_is_answered_503() -> None:
@@ -298,9 +296,7 @@ def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost() -> None:
 
         made.arm = seen_at_once  # type: ignore[method-assign]
         keeper.door.give_back(connection)
-        answer = Background(file.read)
-        keeper.until(answer.over.is_set)
-        assert answer.join().endswith(b"/next")
+        assert keeper.during(file.read).endswith(b"/next")
 
 
 def test_a_loop_that_sleeps_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> None:

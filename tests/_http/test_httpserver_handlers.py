@@ -91,25 +91,6 @@ def test_handlers_may_write_through_a_buffer_and_send_files(tmp_path: Path) -> N
         assert client.get().body() == b"x" * 20
 
 
-def test_a_client_that_never_reads_is_given_up() -> None:
-    errors = []
-
-    class Large(Quiet):
-        def do_GET(self) -> None:
-            try:
-                self.reply(bytes(50_000_000))
-            except TimeoutError as error:
-                errors.append(str(error))
-                raise
-
-    with serving(Large, request_timeout=0.05) as server, Client(server) as client:
-        client.get()
-        eventually(lambda: errors == ["timed out"])
-        with Client(server) as other:
-            other.send(b"PUT / HTTP/1.1\r\n\r\n")
-            assert other.response().status == 501
-
-
 class Wsgi(AdaptivePoolHTTPServer, wsgiref.simple_server.WSGIServer):
     pass
 

@@ -171,19 +171,19 @@ class Porter:
             assert time.monotonic() < deadline, "did not come true"
             self.turn(0.01)
 
+    def during(self, call: Callable[[], object]) -> Any:
+        """Turn the door until `call` returns, in another thread."""
+        background = Background(call)
+        self.until(background.over.is_set)
+        return background.join()
+
     def answer(self, client: Client) -> Response:
-        """Turn the door until `client` has a response."""
-        waiting = Background(client.response)
-        self.until(waiting.over.is_set)
-        response = waiting.join()
-        assert isinstance(response, Response)
+        response: Response = self.during(client.response)
         return response
 
     def end(self, client: Client) -> bool:
         """Turn the door until the connection of `client` ends; tell whether nothing came before that."""
-        waiting = Background(client.ended)
-        self.until(waiting.over.is_set)
-        return bool(waiting.join())
+        return bool(self.during(client.ended))
 
     def hold(self, room: frontdoor.Room, count: int) -> None:
         """Turn the door until so many connections are in the room."""
