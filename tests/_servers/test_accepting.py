@@ -9,6 +9,7 @@ import socketserver
 import threading
 from contextlib import ExitStack, closing
 from typing import Any
+from unittest import mock
 
 import pytest
 from support.common import A_MOMENT, eventually
@@ -147,15 +148,17 @@ def test_a_system_that_has_run_out_is_left_alone_for_a_while(
 ) -> None:
     monkeypatch.setattr(accepting, "FIRST_BACK_OFF", 0.0001)
     clock = Clock()
-    shortage = accepting.Shortage(clock)
-    monkeypatch.setattr(accepting, "Shortage", lambda _: shortage)
-    with caplog.at_level(logging.INFO, LOGGER), serving(failing_to_accept(Server)(LOOPBACK, Echo)) as server:
+    server = failing_to_accept(Server)(LOOPBACK, Echo)
+    door = accepting.Door(server)
+    door._shortages._clock = clock
+    server._entrance = lambda: door
+    with caplog.at_level(logging.INFO, LOGGER), serving(server):
         for _ in range(4):
             server.error, server.failures = error, 5
             # The loop may still have been accepting when it was told to fail, and have taken the first one.
             while server.failures:
                 assert ask(server, b"hello") == b"hello"
-            eventually(lambda: not shortage.pause)
+            eventually(lambda: not door._pause)
             clock.now += 0.4
     # Once per spell, and once a second at most.
     begin = f"cannot accept connections for now; new ones have to wait: [Errno {error}] out of something"
@@ -181,13 +184,14 @@ def test_other_errors_of_accept_are_no_reason_to_wait(caplog: pytest.LogCaptureF
     assert not caplog.records
 
 
-ERROR = OSError(errno.EMFILE, "too many")
-
-
 def test_the_pause_grows_to_a_second_and_begins_anew_with_each_success() -> None:
-    shortage = accepting.Shortage()
-    pauses = [shortage.met(ERROR) for _ in range(10)]
+    door = accepting.Door(None, mock.Mock(), Clock())
+
+    def pause() -> float:
+        door.rest(OSError(errno.EMFILE, "too many"), False)
+        return door._pause
+
+    pauses = [pause() for _ in range(10)]
     assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0])
-    shortage.over()
-    assert shortage.pause == 0
-    assert shortage.met(ERROR) == pytest.approx(0.01)
+    door.go_on()
+    assert pause() == pytest.approx(0.01)
