@@ -154,7 +154,7 @@ class Porter:
     def __init__(self, server: Any, poller: pollers.SelectorPoller | None = None) -> None:
         self.server = server
         self.clock = Clock()
-        self.door = server._door = frontdoor.FrontDoor(server, server._limits, clock=self.clock, poller=poller)
+        self.door = server._door = frontdoor.FrontDoor(server, poller, self.clock)
         server.socket.setblocking(False)
         self.bell = Bell()
         self.door.open(server.fileno(), self.bell)
