@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Gate, Thing, collected, eventually, needs_stacks
-from support.server import accepting, handling
+from support.server import doors, handling
 
 from ebbpool import AdaptiveExecutor
 
@@ -46,7 +46,7 @@ def test_a_refusal_is_logged_again_after_the_executor_has_taken_a_call(caplog: p
     executor = Refusing(RuntimeError("can't start new thread"))
     handlers = handling.Handlers(executor, owned=False)
     now = [1000.0]
-    handlers._refusals = accepting.Complaint(logging.ERROR, "refused: %s", lambda: now[0])
+    handlers._refusals = doors.Complaint(logging.ERROR, "refused: %s", lambda: now[0])
     for _ in range(3):
         executor.error = RuntimeError("can't start new thread")
         assert not handlers.submit(CLIENT, print)

@@ -14,10 +14,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ebbpool._servers import accepting as accepting
+from ebbpool._servers import door as doors  # noqa: F401  (for tests of what is inside)
 from ebbpool._servers import handlers as handling  # noqa: F401  (for tests of what is inside)
+from ebbpool._servers import loop_state as loop_state
 from ebbpool._servers import mixin as mixin
-from ebbpool._servers import serve_loop as serve_loop
 from ebbpool.socketserver import AdaptivePoolTCPServer
 from support.common import TIMEOUT
 

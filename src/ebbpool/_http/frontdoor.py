@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._servers.accepting import DRAINED, LOGGER, LONGEST, Bell, Door, SelectorPoller, turn_away
+from ebbpool._servers.door import DRAINED, LOGGER, LONGEST, Bell, Door, SelectorPoller, turn_away
 
 TICK: Final = 0.25
 """Seconds between two looks at the clocks of connections, at most."""

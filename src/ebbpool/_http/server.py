@@ -15,7 +15,7 @@ from ebbpool._checks import seconds, whole
 from ebbpool._http.connection import Connection
 from ebbpool._http.framing import RequestLimits, response
 from ebbpool._http.frontdoor import FrontDoor
-from ebbpool._servers.accepting import Door
+from ebbpool._servers.door import Door
 from ebbpool._servers.mixin import AdaptivePoolMixIn
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ebbpool._core.accel import ExecutorCore, instrumented
 from ebbpool._errors import QueueFull
 from ebbpool._frames import stacks
-from ebbpool._servers.accepting import Complaint
+from ebbpool._servers.door import Complaint
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ebbpool._checks import time_limit, waiting_limit
 from ebbpool._interpreter import GIL_ENABLED
-from ebbpool._servers import serve_loop
-from ebbpool._servers.accepting import ACCEPTS, EXHAUSTED, LOGGER, NAP, SHARED_ACCEPTS, Door, turn_away
+from ebbpool._servers import loop_state
+from ebbpool._servers.door import ACCEPTS, EXHAUSTED, LOGGER, NAP, SHARED_ACCEPTS, Door, turn_away
 from ebbpool._servers.handlers import Handlers
-from ebbpool._servers.serve_loop import Loop
+from ebbpool._servers.loop_state import Loop
 from ebbpool._stdio import flush_or_discard
 from ebbpool.executor import AdaptiveExecutor
 
@@ -303,7 +303,7 @@ class AdaptivePoolMixIn(_Base):
 
     def _handle(self, request: Any, client_address: Any) -> bool:
         """Have the handler handle a request, in a worker; return whether nothing was raised."""
-        forks = serve_loop.forks
+        forks = loop_state.forks
         try:
             if not self._deferred or self._shook_hands(request):
                 self.finish_request(request, client_address)
@@ -312,7 +312,7 @@ class AdaptivePoolMixIn(_Base):
             self._failed(request, client_address)
             return False
         finally:
-            if forks != serve_loop.forks:
+            if forks != loop_state.forks:
                 # A process that a handler has forked and not ended: only the parent answers the client, and serves.
                 flush_or_discard(sys.stdout, sys.stderr)
                 os._exit(0)

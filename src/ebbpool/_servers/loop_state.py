@@ -11,7 +11,7 @@ from time import monotonic
 from ebbpool._frames import is_joined
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
-from ebbpool._servers.accepting import Bell
+from ebbpool._servers.door import Bell
 
 START_UP = 1.0
 """Seconds that a thread has, once the main thread has ended, to begin the loop for which it was started."""
