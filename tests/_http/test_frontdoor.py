@@ -173,6 +173,9 @@ def test_a_full_queue_is_answered_503() -> None:
             response = client.get().response()
             assert (response.status, response.headers["retry-after"]) == (503, "7")
             assert client.half_close().ended()
+        server.refuse_request = lambda request, _: server.shutdown_request(request)
+        with Client(server) as refused:
+            assert refused.get().ended(), "an override says nothing"
         gate.open()
         assert [first.body(), second.body()] == [b"/wait", b"/wait"]
         assert first.get().body() == b"/"
@@ -212,23 +215,6 @@ def test_a_client_is_told_to_wait_as_long_as_the_queue_is(way: str, least: int, 
         response = client.response()
         assert (response.status, response.headers["retry-after"]) == (503, told)
         assert client.ended() and len(server.pool_handlers) == (1 if way == "cancelled" else 2)
-        gate.open()
-        assert first.body() == b"/wait"
-
-
-def test_refuse_request_may_be_overridden() -> None:
-    def rude(self: Any, request: Any, client_address: Any) -> None:
-        self.shutdown_request(request)
-
-    with (
-        Gate() as gate,
-        serving(gated(gate), max_workers=1, max_queue=0, refuse_request=rude) as server,
-        Client(server) as first,
-        Client(server) as second,
-    ):
-        first.get("/wait")
-        gate.await_begun()
-        assert second.get().ended()
         gate.open()
         assert first.body() == b"/wait"
 
@@ -323,10 +309,6 @@ def test_a_loop_that_sleeps_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> No
 # What waits for connections, some of which are closed behind its back.
 
 
-def other_is_idle(room: Any) -> bool:
-    return any(held.fileno() >= 0 for held in room.held.values())
-
-
 def test_a_connection_that_somebody_closes_while_it_is_idle(poller: Any) -> None:
     with porter(Echo, poller, idle_timeout=60) as keeper:
         with Client(keeper.server) as client, Client(keeper.server) as other:
@@ -336,7 +318,7 @@ def test_a_connection_that_somebody_closes_while_it_is_idle(poller: Any) -> None
             keeper.oldest(keeper.door.idle).close()
             assert keeper.end(client)
             assert keeper.answer(other.get("/b")).body == b"/b"
-            keeper.until(lambda: other_is_idle(keeper.door.idle))
+            keeper.until(lambda: any(held.fileno() >= 0 for held in keeper.door.idle.held.values()))
             keeper.pass_time(61)
             assert keeper.end(other)
         assert not keeper.door._held and not keeper.door.idle.held
@@ -386,24 +368,16 @@ def test_a_connection_that_is_closed_while_it_goes_back(poller: Any) -> None:
 
 def test_a_selector_that_fails_otherwise_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     made = pollers.SelectorPoller()
-
-    def failing(_: float) -> Any:
-        raise OSError("broken")
-
-    monkeypatch.setattr(made._system, "select", failing)
+    monkeypatch.setattr(made._system, "select", mock.Mock(side_effect=OSError("broken")))
     with pytest.raises(OSError, match="broken"):
         made.wait(0)
     made.close()
 
 
-def failing(*_: object) -> Any:
-    raise OSError(errno.ENOMEM, "no room")
-
-
 def test_a_poller_that_takes_no_more(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     made = pollers.make_poller()
     with porter(Echo, made) as keeper:
-        monkeypatch.setattr(made, "arm", failing)
+        monkeypatch.setattr(made, "arm", mock.Mock(side_effect=OSError(errno.ENOMEM, "no room")))
         with Client(keeper.server) as waiting, caplog.at_level(logging.WARNING):
             assert keeper.end(waiting)
         assert "cannot watch the connection from" in caplog.text

@@ -100,29 +100,6 @@ def test_a_server_waits_for_its_own_handlers_and_not_for_those_of_others() -> No
         gate.open()
 
 
-def test_what_was_accepted_is_finished_after_the_listener_is_closed() -> None:
-    with Gate() as gate:
-
-        def answer(request: socketserver.BaseRequestHandler) -> None:
-            gate()
-            request.request.sendall(b"done")
-
-        server = made(handler(answer), max_workers=1)
-        with looping(server), ExitStack() as stack:
-            clients = [stack.enter_context(closing(connect(server))) for _ in range(3)]
-            gate.await_begun()
-            eventually(lambda: len(server.pool_handlers) == 3)
-            server.shutdown()
-            closed = Background(server.server_close)
-            eventually(lambda: server.socket.fileno() == -1)
-            assert closed.still_waits()
-            with pytest.raises(OSError):
-                connect(server)
-            gate.open()
-            closed.join()
-            assert [read_all(client) for client in clients] == [b"done"] * 3
-
-
 def test_a_handler_may_shut_its_server_down_and_close_it() -> None:
     def end(request: socketserver.BaseRequestHandler) -> None:
         request.server.shutdown()
