@@ -18,10 +18,9 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.common import A_MOMENT, STACKS, TIMEOUT, Background, environment, eventually
@@ -54,22 +53,15 @@ class Served:
     def connect(self, host: str = "127.0.0.1") -> socket.socket:
         return socket.create_connection((host, self.port), timeout=PATIENCE)
 
-    def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-        """Make one request on a connection of its own; return status, headers and body."""
-        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        try:
-            return ask(client, path, method, **headers)
-        finally:
-            client.close()
+    def get(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+        return ask(self.port, path, method)
 
     def refuses(self) -> bool:
         """Tell whether nobody listens any more."""
         try:
             self.connect().close()
-        except ConnectionRefusedError:
-            return True
-        except ConnectionResetError:
-            pass
+        except ConnectionError as error:
+            return isinstance(error, ConnectionRefusedError)
         return False
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
@@ -83,12 +75,12 @@ class Served:
         return self.process.returncode, rest
 
 
-def ask(
-    client: http.client.HTTPConnection, path: str, method: str = "GET", **headers: str
-) -> tuple[int, dict[str, str], bytes]:
-    client.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-    with client.getresponse() as response:
-        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+def ask(port: int, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+    """Make one request on a connection of its own; return status, headers and body."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as client:
+        client.request(method, path)
+        with client.getresponse() as response:
+            return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
 
 
 def read_until(connection: socket.socket, end: bytes) -> bytes:
@@ -112,16 +104,11 @@ def fill(pipe: Path) -> None:
     os.close(writer)
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a command line that ends by itself."""
+    command = [sys.executable, "-m", "ebbpool", "serve", *arguments]
     return subprocess.run(
-        [sys.executable, "-m", "ebbpool", "serve", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment(),
-        cwd=cwd,
-        check=False,
+        command, capture_output=True, text=True, timeout=PATIENCE, env=environment(), cwd=cwd, check=False
     )
 
 
@@ -158,7 +145,7 @@ def started(command: list[str], directory: Path, log: Path) -> Iterator[Served]:
 
 
 @contextmanager
-def serving(directory: Path, *arguments: str, **options: Any) -> Iterator[Served]:
+def serving(directory: Path, *arguments: str) -> Iterator[Served]:
     """Serve `directory` at a free port of 127.0.0.1; at the end of the block a SIGTERM has to end it with status 0."""
     bind = [] if "-b" in arguments else ["-b", "127.0.0.1"]
     command = [sys.executable, "-m", "ebbpool", "serve", "0", *bind, *arguments]
@@ -236,9 +223,7 @@ def test_every_path_is_answered_as_the_standard_library_does(site: Path, quiet_s
     with serving(site) as served, stock(site) as port:
         for path in PATHS:
             for method in ("GET", "HEAD"):
-                client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-                expected = ask(client, path, method)
-                client.close()
+                expected = ask(port, path, method)
                 status, headers, body = served.get(path, method)
                 assert (status, body) == (expected[0], expected[2]), (method, path)
                 for name in ("content-type", "content-length", "last-modified", "location", "server"):
