@@ -76,12 +76,17 @@ class Handlers:
     def __init__(
         self, executor: Executor, owned: bool, lost: Callable[[], Callable[..., object] | None] = lambda: None
     ) -> None:
-        _check_policy(executor)
+        pool = executor.executor if isinstance(executor, Lane) else executor
+        # The only place that reads private attributes of an executor: there is no other way to ask for its policy.
+        if isinstance(pool, AdaptiveExecutor) and pool._when_full != "reject" and pool._settings.max_queue is not None:
+            raise ValueError(
+                'executor must have when_full="reject" or no max_queue, because a server cannot wait, '
+                f"not when_full={pool._when_full!r} and max_queue={pool._settings.max_queue}"
+            )
         self.executor = executor
         self.owned = owned
         # The `submit` of another class may put another call in the place of the one that it is given, and drop ours.
-        pool = executor.executor if type(executor) is Lane else executor
-        self._direct = type(pool) is AdaptiveExecutor
+        self._direct = type(pool) is AdaptiveExecutor and type(executor) in (AdaptiveExecutor, Lane)
         self._lost = lost
         # A dictionary for its order: oldest first.
         self._live: dict[_Handler, None] = {}
@@ -196,13 +201,3 @@ class Handlers:
             more = ", ..." if len(queued) > MENTIONED else ""
             lines.append(f"{len(queued)} queued: {', '.join(queued[:MENTIONED])}{more}\n")
         return "".join(lines).rstrip("\n")
-
-
-def _check_policy(executor: Executor) -> None:
-    # The only place that reads private attributes of an executor: there is no other way to ask for its policy.
-    pool = executor.executor if isinstance(executor, Lane) else executor
-    if isinstance(pool, AdaptiveExecutor) and pool._when_full != "reject" and pool._settings.max_queue is not None:
-        raise ValueError(
-            'executor must have when_full="reject" or no max_queue, because a server cannot wait, '
-            f"not when_full={pool._when_full!r} and max_queue={pool._settings.max_queue}"
-        )
