@@ -163,7 +163,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
 
     def _close_listener(self, patience: float | None) -> float | None:
         begun = monotonic()
-        if self._loop.runs:
+        if self._loop.threads:
             self.shutdown()
         super()._close_listener(patience)
         if self._door is not None:

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic
+from time import monotonic, sleep
 
 from ebbpool._frames import is_joined
 from ebbpool._pool import lifecycle
@@ -38,10 +38,6 @@ class Loop:
         self.over = threading.Event()
         self._bell: Bell | None = None
         _loops[id(self)] = self
-
-    @property
-    def runs(self) -> bool:
-        return bool(self.threads)
 
     @property
     def is_mine(self) -> bool:
@@ -113,7 +109,6 @@ def _outlast() -> None:
     the main thread, perhaps in order to end a loop then.
     """
     deadline = monotonic() + START_UP
-    pause = threading.Event()
     while True:
         loop = next((loop for loop in _known() if loop.outlasts_main()), None)
         if loop is not None and not is_joined(threading.main_thread()):
@@ -121,11 +116,11 @@ def _outlast() -> None:
         elif loop is not None:
             return
         elif _may_begin() and monotonic() < deadline:
-            pause.wait(GLANCE)
+            sleep(GLANCE)
         else:
             break
     for loop in _known():
-        if loop.runs:
+        if loop.threads:
             loop.tell()
 
 
