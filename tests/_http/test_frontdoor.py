@@ -82,6 +82,14 @@ def test_a_body_may_take_its_time_while_it_comes_steadily_and_is_answered_408_by
         assert keeper.end(client)
 
 
+def test_without_any_time_for_bodies_one_that_is_not_here_is_answered_408() -> None:
+    with porter(body_timeout=0) as keeper, Client(keeper.server) as client:
+        client.send(b"POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\nab")
+        keeper.hold(keeper.door.filling, 1)
+        keeper.pass_time(1)
+        assert keeper.answer(client).status == 408
+
+
 def test_idle_connections_are_closed_by_the_clock_the_longest_there_first(poller: Any) -> None:
     with (
         porter(Echo, poller, header_timeout=10, idle_timeout=60) as keeper,

@@ -288,7 +288,7 @@ class FrontDoor(Door):
                 if connection.since + room.seconds > self._now:
                     break
                 came = len(connection.data)
-                if room is self.filling and came - connection.came >= LEAST_RATE * room.seconds:
+                if room is self.filling and came - connection.came >= max(1, LEAST_RATE * room.seconds):
                     # It has sent its share of a body since the last look.
                     connection.came = came
                     self._leave(connection)
