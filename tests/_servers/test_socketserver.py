@@ -135,16 +135,6 @@ def test_the_hooks_of_a_subclass_keep_their_meaning_and_the_log_is_quiet(caplog:
     assert not caplog.records
 
 
-def test_handle_request_handles_one_request() -> None:
-    with made() as server, closing(connect(server)) as first, closing(connect(server)) as second:
-        for client in (first, second):
-            client.sendall(b"hello")
-            client.shutdown(socket.SHUT_WR)
-            server.handle_request()
-            assert read_all(client) == b"hello"
-            assert server.join(TIMEOUT)
-
-
 def test_join_takes_any_number_of_seconds_and_names_a_bad_one() -> None:
     with made() as server:
         assert server.join(-1) and server.join(float("inf")) and server.join(None)
@@ -259,9 +249,9 @@ def line_by_line(request: socketserver.BaseRequestHandler) -> None:
     request.request.sendall(request.request.recv(100))
 
 
-def greet(server: Any) -> None:
-    """See that a client is served over TLS."""
-    with closing(tls_client(server)) as client:
+def greet(server: Any, connected: Any = tls_client) -> None:
+    """See that a client is served."""
+    with closing(connected(server)) as client:
         client.sendall(b"hello")
         assert client.recv(100) == b"hello"
 
@@ -282,11 +272,14 @@ def test_a_client_that_does_not_shake_hands_or_fails_holds_up_nobody_else() -> N
     assert not server.errors
 
 
-def test_handle_request_serves_a_tls_listener_too() -> None:
-    with over_tls(made(handler(line_by_line))) as server:
-        greeting = Background(lambda: greet(server))
-        server.handle_request()
-        greeting.join()
+@pytest.mark.parametrize("connected", [connect, tls_client])
+def test_handle_request_handles_one_request(connected: Any) -> None:
+    server = made(handler(line_by_line))
+    with over_tls(server) if connected is tls_client else server:
+        for _ in range(2):
+            greeting = Background(lambda: greet(server, connected))
+            server.handle_request()
+            greeting.join()
 
 
 def test_a_full_queue_refuses_a_tls_client_before_its_handshake() -> None:
