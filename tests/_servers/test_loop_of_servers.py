@@ -296,9 +296,10 @@ def test_the_loops_own_thread_may_shut_it_down_at_any_moment() -> None:
 
 @pytest.mark.parametrize("interval", [3600, None])
 def test_shutdown_does_not_wait_for_the_poll_interval(interval: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "LONGEST", 3600.0)
+    monkeypatch.setattr(doors, "LONGEST", 2 * TIMEOUT)
     with serving(made(), poll_interval=interval) as server:
         assert ask(server, b"hello") == b"hello"
+        Background(server.shutdown).join()
 
 
 def test_shutdown_waits_for_the_end_of_the_loop_which_may_be_run_again() -> None:
