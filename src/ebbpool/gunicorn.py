@@ -14,7 +14,7 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from ebbpool._errors import QueueFull
 from ebbpool._http.framing import response
-from ebbpool._servers.accepting import turn_away
+from ebbpool._servers.door import turn_away
 from ebbpool.executor import AdaptiveExecutor
 
 __all__ = ["AdaptiveThreadWorker"]

@@ -9,6 +9,7 @@ import select
 import selectors
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
@@ -27,7 +28,7 @@ from support.httpserver import (
     serving,
     wait_for,
 )
-from support.server import failing_to_accept
+from support.server import LOOPBACK
 
 from ebbpool import AdaptiveExecutor
 from ebbpool.socketserver import AdaptivePoolHTTPServer
@@ -63,40 +64,47 @@ def test_a_slow_head_is_answered_408_by_the_clock_and_silence_by_silence(poller:
         assert keeper.server.pool_handlers.executor.stats().submitted == 0
 
 
-def test_a_slow_body_is_answered_408_by_the_clock(poller: Any) -> None:
+def test_a_body_may_take_its_time_while_it_comes_steadily_and_is_answered_408_by_the_clock(poller: Any) -> None:
     with porter(Echo, poller, header_timeout=10, body_timeout=20) as keeper, Client(keeper.server) as client:
-        client.send(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab")
-        keeper.hold(keeper.door.filling, 1)
-        keeper.pass_time(19.9)
-        client.send(b"c")
-        keeper.until(lambda: keeper.oldest(keeper.door.filling).data.endswith(b"abc"))
-        keeper.pass_time(0.5)
+        client.send(b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n")
+        sent = 0
+        # The last share is too small.
+        for share in (10_000, 10_001, 9_999 - 100):
+            client.send(bytes(share))
+            sent += share
+            keeper.hold(keeper.door.filling, 1)
+            keeper.until(lambda: keeper.oldest(keeper.door.filling).data.endswith(bytes(sent)))  # noqa: B023
+            keeper.pass_time(19.9)
+            assert len(keeper.door.filling.held) == 1
+            keeper.pass_time(0.3)
+            assert len(keeper.door.filling.held) == (share >= 10_000)
         assert keeper.answer(client).status == 408
         assert keeper.end(client)
 
 
-def test_a_large_body_may_take_its_time_while_it_comes_steadily(poller: Any) -> None:
-    with porter(Echo, poller, header_timeout=10, body_timeout=20) as keeper, Client(keeper.server) as client:
-        client.send(b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n")
-        sent = 0
-        for share in (10_000, 10_001):
-            client.send(bytes(share))
-            sent += share
-            keeper.until(lambda: len(keeper.door.filling.held) == 1)
-            keeper.until(lambda: keeper.oldest(keeper.door.filling).data.endswith(bytes(sent)))  # noqa: B023
-            keeper.pass_time(20.1)
-            assert len(keeper.door.filling.held) == 1
-        client.send(bytes(9_999 - 100))
-        keeper.pass_time(20.1)
+def test_without_any_time_for_bodies_one_that_is_not_here_is_answered_408() -> None:
+    with porter(body_timeout=0) as keeper, Client(keeper.server) as client:
+        client.send(b"POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\nab")
+        keeper.hold(keeper.door.filling, 1)
+        keeper.pass_time(1)
         assert keeper.answer(client).status == 408
 
 
-def test_an_idle_connection_is_closed_by_the_clock(poller: Any) -> None:
-    with porter(Echo, poller, header_timeout=10, idle_timeout=60) as keeper, Client(keeper.server) as client:
-        for _ in range(3):
-            assert keeper.answer(client.get()).status == 200
-            keeper.hold(keeper.door.idle, 1)
-            keeper.pass_time(59)
+def test_idle_connections_are_closed_by_the_clock_the_longest_there_first(poller: Any) -> None:
+    with (
+        porter(Echo, poller, header_timeout=10, idle_timeout=60) as keeper,
+        Client(keeper.server) as client,
+        Client(keeper.server) as other,
+    ):
+        for idle in (client, other):
+            assert keeper.answer(idle.get()).status == 200
+        keeper.hold(keeper.door.idle, 2)
+        keeper.pass_time(59)
+        assert keeper.answer(client.get()).status == 200
+        keeper.hold(keeper.door.idle, 2)
+        keeper.pass_time(2)
+        assert keeper.end(other)
+        keeper.pass_time(57)
         client.send(b"GET ")
         keeper.hold(keeper.door.reading, 1)
         # From the first byte on, the head has its own time.
@@ -106,19 +114,6 @@ def test_an_idle_connection_is_closed_by_the_clock(poller: Any) -> None:
         keeper.hold(keeper.door.idle, 1)
         keeper.pass_time(60.1)
         assert keeper.end(client)
-
-
-def test_the_longest_there_goes_first() -> None:
-    with porter(Echo, idle_timeout=60) as keeper, Client(keeper.server) as one, Client(keeper.server) as two:
-        for client in (one, two):
-            assert keeper.answer(client.get()).status == 200
-        keeper.hold(keeper.door.idle, 2)
-        keeper.pass_time(30)
-        assert keeper.answer(one.get()).status == 200
-        keeper.hold(keeper.door.idle, 2)
-        keeper.pass_time(31)
-        assert keeper.end(two)
-        assert keeper.answer(one.get()).status == 200
 
 
 @pytest.mark.parametrize(("start", "status"), [(b"GET /", 414), (b"GET / HTTP/1.1\r\nX: ", 431)])
@@ -138,13 +133,14 @@ def test_a_megabyte_of_head_is_refused_and_the_client_can_read_that(
         assert server.pool_handlers.executor.stats().submitted == 0
 
 
-def test_the_largest_head_is_served() -> None:
-    with serving(Echo, max_header_size=1000) as server, Client(server) as client:
-        head = b"GET /a HTTP/1.1\r\nX: %b\r\n\r\n"
-        fits = head % (b"x" * (1000 - len(head % b"")))
-        assert client.send(fits).body() == b"/a"
-        assert client.send(fits[:-4] + b"x\r\n\r\n").response().status == 431
-        assert client.ended()
+def test_the_largest_head_is_served_and_the_refusal_of_a_larger_one_to_head_has_no_body() -> None:
+    for verb in (b"GET", b"HEAD"):
+        with serving(Echo, max_header_size=1000) as server, Client(server) as client:
+            head = b"%b /a HTTP/1.1\r\nX: %b\r\n\r\n"
+            fits = head % (verb, b"x" * (1000 - len(head % (verb, b""))))
+            assert client.send(fits).response(to_head=verb == b"HEAD").status == 200
+            assert client.send(fits[:-4] + b"x\r\n\r\n").response(to_head=verb == b"HEAD").status == 431
+            assert client.ended()
 
 
 def test_a_client_that_was_answered_early_may_not_stay(poller: Any) -> None:
@@ -164,16 +160,7 @@ def test_a_client_that_was_answered_early_may_not_stay(poller: Any) -> None:
                 return True
             return False
 
-        sending = Background(send)
-        keeper.until(sending.over.is_set)
-        assert sending.join()
-
-
-def test_the_answer_to_head_has_no_body() -> None:
-    with serving(Echo, max_header_size=100) as server, Client(server) as client:
-        client.send(b"HEAD / HTTP/1.1\r\nX: " + b"x" * 200 + b"\r\n\r\n")
-        assert client.response(to_head=True).status == 431
-        assert client.ended()
+        assert keeper.during(send)
 
 
 def test_a_full_queue_is_answered_503() -> None:
@@ -194,6 +181,9 @@ def test_a_full_queue_is_answered_503() -> None:
             response = client.get().response()
             assert (response.status, response.headers["retry-after"]) == (503, "7")
             assert client.half_close().ended()
+        server.refuse_request = lambda request, _: server.shutdown_request(request)
+        with Client(server) as refused:
+            assert refused.get().ended(), "an override says nothing"
         gate.open()
         assert [first.body(), second.body()] == [b"/wait", b"/wait"]
         assert first.get().body() == b"/"
@@ -201,12 +191,7 @@ def test_a_full_queue_is_answered_503() -> None:
 
 def test_a_full_queue_is_answered_503_where_workers_read_themselves() -> None:
     limited = type("Server", (AdaptivePoolHTTPServer,), {"max_workers": 1, "max_queue": 0})
-    with (
-        Gate() as gate,
-        limited(("127.0.0.1", 0), gated(gate)) as server,
-        Client(server) as first,
-        Client(server) as second,
-    ):
+    with Gate() as gate, limited(LOOPBACK, gated(gate)) as server, Client(server) as first, Client(server) as second:
         server.handle_request()
         first.get("/wait", "Connection: close")
         gate.await_begun()
@@ -217,8 +202,7 @@ def test_a_full_queue_is_answered_503_where_workers_read_themselves() -> None:
         assert first.body() == b"/wait"
 
 
-@pytest.mark.parametrize("way", ["refused", "cancelled"])
-@pytest.mark.parametrize(("least", "told"), [(1, "42"), (60, "60")])
+@pytest.mark.parametrize(("way", "least", "told"), [("refused", 1, "42"), ("cancelled", 60, "60")])
 def test_a_client_is_told_to_wait_as_long_as_the_queue_is(way: str, least: int, told: str) -> None:
     with (
         AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool,
@@ -243,66 +227,32 @@ def test_a_client_is_told_to_wait_as_long_as_the_queue_is(way: str, least: int, 
         assert first.body() == b"/wait"
 
 
-def test_refuse_request_may_be_overridden() -> None:
-    def rude(self: Any, request: Any, client_address: Any) -> None:
-        self.shutdown_request(request)
-
-    with (
-        Gate() as gate,
-        serving(gated(gate), max_workers=1, max_queue=0, refuse_request=rude) as server,
-        Client(server) as first,
-        Client(server) as second,
-    ):
-        first.get("/wait")
-        gate.await_begun()
-        assert second.get().ended()
-        gate.open()
-        assert first.body() == b"/wait"
-
-
-def test_an_executor_that_was_shut_down_refuses(caplog: pytest.LogCaptureFixture) -> None:
-    with serving(Echo) as server, Client(server) as client:
-        server.pool_handlers.executor.shutdown()
-        assert client.get().response().status == 503
-        assert client.ended()
-
-
-def test_without_descriptors_the_longest_idle_connection_goes(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING), serving(Echo, failing_to_accept(AdaptivePoolHTTPServer)) as server:
-        clients = [Client(server) for _ in range(3)]
-        for count, client in enumerate(clients, 1):
-            assert client.get().body() == b"/"
-            eventually(lambda: len(server._door.idle.held) == count)  # noqa: B023  (used at once)
-        server.failures = 2
-        with Client(server) as client:
-            assert client.get("/new").body() == b"/new"
-        assert clients[0].ended() and clients[1].ended()
-        assert clients[2].get("/kept").body() == b"/kept"
-        assert not caplog.records
-        for client in clients:
-            client.close()
-
-
-def test_without_descriptors_the_slow_go_last() -> None:
-    with porter(max_header_size=100) as keeper:
+def test_without_descriptors_the_longest_idle_connection_goes_first_and_the_slow_go_last() -> None:
+    with porter(max_header_size=100) as keeper, ExitStack() as stack:
         door = keeper.door
-        with Client(keeper.server) as filling, Client(keeper.server) as reading, Client(keeper.server) as answered:
-            filling.send(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\na")
-            reading.send(b"GET")
-            answered.send(b"x" * 200)
-            assert keeper.answer(answered).status == 414
-            keeper.hold(door.filling, 1)
-            keeper.until(lambda: [bool(connection.data) for connection in door.reading.held.values()] == [True])
-            # Nothing goes that has only just come.
-            for room in (door.lingering, door.reading, door.filling):
-                assert len(room.held) == 1
-                assert door.shed()
-                assert not room.held
-                if room is door.lingering:
-                    assert not door.shed()
-                    keeper.pass_time(frontdoor.GRACE + 0.1)
-            assert not door.shed()
-            assert keeper.end(reading) and keeper.end(filling)
+        clients = [stack.enter_context(Client(keeper.server)) for _ in range(5)]
+        filling, reading, answered, idle, younger = clients
+        for client in (idle, younger):
+            assert keeper.answer(client.get()).status == 200
+        filling.send(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\na")
+        reading.send(b"GET")
+        answered.send(b"x" * 200)
+        assert keeper.answer(answered).status == 414
+        keeper.hold(door.idle, 2)
+        keeper.hold(door.filling, 1)
+        keeper.until(lambda: [bool(connection.data) for connection in door.reading.held.values()] == [True])
+        assert door.shed() and keeper.end(idle)
+        assert len(door.idle.held) == 1
+        for room in (door.idle, door.lingering, door.reading, door.filling):
+            assert len(room.held) == 1
+            assert door.shed()
+            assert not room.held
+            if room is door.lingering:
+                # Nothing goes that has only just come.
+                assert not door.shed()
+                keeper.pass_time(frontdoor.GRACE + 0.1)
+        assert not door.shed()
+        assert keeper.end(reading) and keeper.end(filling)
 
 
 def test_real_exhaustion_of_descriptors() -> None:
@@ -340,9 +290,7 @@ def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost() -> None:
 
         made.arm = seen_at_once  # type: ignore[method-assign]
         keeper.door.give_back(connection)
-        answer = Background(file.read)
-        keeper.until(answer.over.is_set)
-        assert answer.join().endswith(b"/next")
+        assert keeper.during(file.read).endswith(b"/next")
 
 
 def test_a_loop_that_sleeps_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,10 +317,6 @@ def test_a_loop_that_sleeps_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> No
 # What waits for connections, some of which are closed behind its back.
 
 
-def other_is_idle(room: Any) -> bool:
-    return any(held.fileno() >= 0 for held in room.held.values())
-
-
 def test_a_connection_that_somebody_closes_while_it_is_idle(poller: Any) -> None:
     with porter(Echo, poller, idle_timeout=60) as keeper:
         with Client(keeper.server) as client, Client(keeper.server) as other:
@@ -382,7 +326,7 @@ def test_a_connection_that_somebody_closes_while_it_is_idle(poller: Any) -> None
             keeper.oldest(keeper.door.idle).close()
             assert keeper.end(client)
             assert keeper.answer(other.get("/b")).body == b"/b"
-            keeper.until(lambda: other_is_idle(keeper.door.idle))
+            keeper.until(lambda: any(held.fileno() >= 0 for held in keeper.door.idle.held.values()))
             keeper.pass_time(61)
             assert keeper.end(other)
         assert not keeper.door._held and not keeper.door.idle.held
@@ -432,24 +376,16 @@ def test_a_connection_that_is_closed_while_it_goes_back(poller: Any) -> None:
 
 def test_a_selector_that_fails_otherwise_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     made = pollers.SelectorPoller()
-
-    def failing(_: float) -> Any:
-        raise OSError("broken")
-
-    monkeypatch.setattr(made._system, "select", failing)
+    monkeypatch.setattr(made._system, "select", mock.Mock(side_effect=OSError("broken")))
     with pytest.raises(OSError, match="broken"):
         made.wait(0)
     made.close()
 
 
-def failing(*_: object) -> Any:
-    raise OSError(errno.ENOMEM, "no room")
-
-
 def test_a_poller_that_takes_no_more(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     made = pollers.make_poller()
     with porter(Echo, made) as keeper:
-        monkeypatch.setattr(made, "arm", failing)
+        monkeypatch.setattr(made, "arm", mock.Mock(side_effect=OSError(errno.ENOMEM, "no room")))
         with Client(keeper.server) as waiting, caplog.at_level(logging.WARNING):
             assert keeper.end(waiting)
         assert "cannot watch the connection from" in caplog.text

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.common import Gate, eventually
 from support.httpserver import Client, Echo, Quiet, framing, porter, serving
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\n\r\n"
@@ -66,7 +65,8 @@ def test_a_body_that_is_read_after_the_response_began() -> None:
                 self.wfile.write(line)
 
     with serving(Late, max_buffered_body=5) as server, Client(server) as client:
-        for body in (b"a\nb", b"one\ntwo\n" * 1000, b"x", b"\0"):
+        # The larger one is more than the door takes at once.
+        for body in (b"a\nb", b"one\ntwo\n" * 2500, b"x", b"\0"):
             assert client.post(body).body() == body
 
 
@@ -198,35 +198,6 @@ def test_a_body_in_chunks_is_the_handlers_and_the_last(handler: Any, coding: byt
         assert client.body() == b"abcdefg"
         assert client.ended()
     assert handler.seen == ["/a"]
-
-
-def test_a_large_body_is_read_by_the_handler(handler: Any) -> None:
-    with Gate() as gate:
-
-        class Large(handler):  # type: ignore[misc]
-            def do_POST(self) -> None:
-                gate()
-                super().do_POST()
-
-        body = bytes(range(256)) * 4000
-        with serving(Large, max_buffered_body=65536) as server, Client(server) as client:
-            client.send(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body))
-            # It has begun before the body is there.
-            gate.await_begun()
-            gate.open()
-            client.send(body)
-            assert client.body() == body
-            assert client.get("/b").body() == b"/b"
-
-
-def test_a_short_body_is_waited_for_without_a_worker(handler: Any) -> None:
-    with serving(handler, max_workers=1) as server, Client(server) as slow, Client(server) as client:
-        slow.send(b"POST / HTTP/1.1\r\nContent-Length: 6\r\n\r\nabc")
-        eventually(lambda: server._door and len(server._door.filling.held) == 1)
-        assert client.get("/b").body() == b"/b"
-        eventually(lambda: server.pool_handlers.executor.stats().running == 0)
-        assert slow.send(b"def").body() == b"abcdef"
-        assert slow.get("/c").body() == b"/c"
 
 
 def test_what_follows_an_upgrade_is_no_request() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import io
 import os
 import select
@@ -25,20 +23,6 @@ from support.server import LOOPBACK
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 
-def test_files_are_served(tmp_path: Path) -> None:
-    (tmp_path / "page").write_bytes(b"x" * 300_000)
-
-    class Files(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with serving(functools.partial(Files, directory=str(tmp_path))) as server:
-        with Client(server) as client:
-            assert client.get("/page").body() == b"x" * 300_000
-        with Client(server) as client:
-            assert client.get("/none").response().status == 404
-
-
 def test_handlers_may_override_handle_and_setup() -> None:
     class Own(socketserver.StreamRequestHandler):
         def handle(self) -> None:
@@ -54,9 +38,6 @@ def test_handlers_may_override_handle_and_setup() -> None:
         def setup(self) -> None:
             super().setup()
             self.seen = self.request.gettimeout()
-
-        def handle(self) -> None:
-            super().handle()
 
         def do_GET(self) -> None:
             self.reply(str(self.seen).encode())
@@ -108,25 +89,6 @@ def test_handlers_may_write_through_a_buffer_and_send_files(tmp_path: Path) -> N
         assert client.get().body() == b"x" * 20
         assert client.send(b"PUT / HTTP/1.1\r\n\r\n").body() == b"y" * 1_000_000
         assert client.get().body() == b"x" * 20
-
-
-def test_a_client_that_never_reads_is_given_up() -> None:
-    errors = []
-
-    class Large(Quiet):
-        def do_GET(self) -> None:
-            try:
-                self.reply(bytes(50_000_000))
-            except TimeoutError as error:
-                errors.append(str(error))
-                raise
-
-    with serving(Large, request_timeout=0.05) as server, Client(server) as client:
-        client.get()
-        eventually(lambda: errors == ["timed out"])
-        with Client(server) as other:
-            other.send(b"PUT / HTTP/1.1\r\n\r\n")
-            assert other.response().status == 501
 
 
 class Wsgi(AdaptivePoolHTTPServer, wsgiref.simple_server.WSGIServer):

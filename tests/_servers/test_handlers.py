@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Gate, Thing, collected, eventually, needs_stacks
-from support.server import accepting, handling
+from support.server import doors, handling
 
 from ebbpool import AdaptiveExecutor
 
@@ -46,7 +46,7 @@ def test_a_refusal_is_logged_again_after_the_executor_has_taken_a_call(caplog: p
     executor = Refusing(RuntimeError("can't start new thread"))
     handlers = handling.Handlers(executor, owned=False)
     now = [1000.0]
-    handlers._refusals = accepting.Complaint(logging.ERROR, "refused: %s", lambda: now[0])
+    handlers._refusals = doors.Complaint(logging.ERROR, "refused: %s", lambda: now[0])
     for _ in range(3):
         executor.error = RuntimeError("can't start new thread")
         assert not handlers.submit(CLIENT, print)
@@ -124,35 +124,28 @@ def test_joins_that_race_with_the_last_handlers_all_end() -> None:
     assert len(handlers) == 0
 
 
-def test_a_handler_that_joins_waits_for_the_others_and_whoever_is_none_waits_for_it() -> None:
-    with made(max_workers=2) as handlers, Gate() as gate, Gate() as after:
-        outcome: list[bool] = []
+def test_handlers_that_join_wait_for_the_others_and_not_for_each_other_and_any_other_thread_waits_for_them() -> None:
+    with made(max_workers=3) as handlers, Gate() as gate, Gate() as after:
+        outcomes: list[bool] = []
 
         def join() -> None:
-            outcome.extend(map(handlers.join, (0, 10)))
-            after()
+            outcomes.append(handlers.join(0))
+            outcomes.append(handlers.join(10))
+            # Only the last: it is no longer one that joins.
+            if len(outcomes) == 4:
+                after()
 
         handlers.submit(CLIENT, gate)
         gate.await_begun()
-        handlers.submit(CLIENT, join)
-        eventually(lambda: outcome == [False] and handlers._joining)
+        for _ in range(2):
+            handlers.submit(CLIENT, join)
+        eventually(lambda: outcomes == [False] * 2 and len(handlers._joining) == 2)
         joining = Background(lambda: handlers.join(10))
         gate.open()
         after.await_begun()
-        assert outcome == [False, True] and joining.still_waits()
+        assert outcomes == [False, False, True, True] and joining.still_waits()
         after.open()
         assert joining.join() is True
-
-
-def test_handlers_that_join_do_not_wait_for_each_other() -> None:
-    with made(max_workers=3) as handlers, Gate() as gate:
-        outcomes: list[bool] = []
-        for call in (gate, *[lambda: outcomes.append(handlers.join(20))] * 2):
-            handlers.submit(CLIENT, call)
-        eventually(lambda: len(handlers._joining) == 2)
-        assert not handlers.join(0) and not outcomes
-        gate.open()
-        eventually(lambda: outcomes == [True, True])
 
 
 def test_close_waits_no_longer_than_it_may_for_threads_without_a_handler() -> None:

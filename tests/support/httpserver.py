@@ -13,8 +13,8 @@ from ebbpool._http import connection as connections
 from ebbpool._http import framing as framing
 from ebbpool._http import frontdoor
 from ebbpool._http import server as httpserver  # noqa: F401  (for its clock)
-from ebbpool._servers import accepting as pollers
-from ebbpool._servers.accepting import Bell
+from ebbpool._servers import door as pollers
+from ebbpool._servers.door import Bell
 from ebbpool._stdio import wait_for as wait_for
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 from support.common import TIMEOUT, Background, Gate
@@ -154,7 +154,7 @@ class Porter:
     def __init__(self, server: Any, poller: pollers.SelectorPoller | None = None) -> None:
         self.server = server
         self.clock = Clock()
-        self.door = server._door = frontdoor.FrontDoor(server, server._limits, clock=self.clock, poller=poller)
+        self.door = server._door = frontdoor.FrontDoor(server, poller, self.clock)
         server.socket.setblocking(False)
         self.bell = Bell()
         self.door.open(server.fileno(), self.bell)
@@ -171,19 +171,19 @@ class Porter:
             assert time.monotonic() < deadline, "did not come true"
             self.turn(0.01)
 
+    def during(self, call: Callable[[], object]) -> Any:
+        """Turn the door until `call` returns, in another thread."""
+        background = Background(call)
+        self.until(background.over.is_set)
+        return background.join()
+
     def answer(self, client: Client) -> Response:
-        """Turn the door until `client` has a response."""
-        waiting = Background(client.response)
-        self.until(waiting.over.is_set)
-        response = waiting.join()
-        assert isinstance(response, Response)
+        response: Response = self.during(client.response)
         return response
 
     def end(self, client: Client) -> bool:
         """Turn the door until the connection of `client` ends; tell whether nothing came before that."""
-        waiting = Background(client.ended)
-        self.until(waiting.over.is_set)
-        return bool(waiting.join())
+        return bool(self.during(client.ended))
 
     def hold(self, room: frontdoor.Room, count: int) -> None:
         """Turn the door until so many connections are in the room."""

@@ -12,14 +12,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from ebbpool._servers import accepting as accepting
+from ebbpool._servers import door as doors  # noqa: F401  (for tests of what is inside)
 from ebbpool._servers import handlers as handling  # noqa: F401  (for tests of what is inside)
+from ebbpool._servers import loop_state as loop_state
 from ebbpool._servers import mixin as mixin
-from ebbpool._servers import serve_loop as serve_loop
 from ebbpool.socketserver import AdaptivePoolTCPServer
-from support.common import TIMEOUT, Gate
+from support.common import TIMEOUT
 
 LOOPBACK = ("127.0.0.1", 0)
 CERTIFICATE = Path(__file__).with_name("localhost.pem")
@@ -57,17 +57,8 @@ def looping(server: Any, poll_interval: float | None = 0.05) -> Iterator[threadi
 @contextmanager
 def serving(server: Any, poll_interval: float | None = 0.05) -> Iterator[Any]:
     """Run a server for the length of the block, then close it, which waits for its handlers."""
-    with closing_server(server), looping(server, poll_interval):
+    with server, looping(server, poll_interval):
         yield server
-
-
-@contextmanager
-def closing_server(server: Any) -> Iterator[Any]:
-    """Close a server at the end of the block."""
-    try:
-        yield server
-    finally:
-        server.server_close()
 
 
 def connect(server: Any) -> socket.socket:
@@ -177,29 +168,6 @@ def failing_to_accept(base: Any) -> Any:
             return super().get_request()
 
     return Failing
-
-
-class Held:
-    """Keeps a server's loop busy in `service_actions` until it is let go."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._gate = Gate()
-
-    def __enter__(self) -> Self:
-        self._server.service_actions = self._gate  # type: ignore[method-assign]
-        return self
-
-    def await_held(self) -> None:
-        """Wait until the loop is held."""
-        self._gate.await_begun()
-
-    def let_go(self) -> None:
-        del self._server.service_actions
-        self._gate.open()
-
-    def __exit__(self, *_: object) -> None:
-        self._gate.open()
 
 
 def noting(base: Any, *hooks: str) -> tuple[Any, list[str]]:

@@ -43,44 +43,46 @@ class Connection(socket.socket):
 
     One thread at a time owns it: the front door's while it is in one of the door's rooms, otherwise the worker that
     runs the handler. Both hand it over through a queue.
+
+    Attributes:
+        address: The client's.
+        limits: The server's.
+        limit: Seconds that one operation of a handler may take; None for ever.
+        room: The front door's room that it is in; None while a worker has it.
+        descriptor: The descriptor under which the room has it, even if it has been closed since.
+        since: When it came into the room, in seconds of the door's clock.
+        polled: Whether the door's poller knows the descriptor.
+        discarded: How many bytes were thrown away while it lingers.
+        data: The bytes that came and have not been dropped, from the first byte of the request line on.
+        head: What the head says, a `Head`; None until it has come.
+        position: How far `data` has been searched for the end of the head; then, how far the handler has read.
+        end: Where the request, as far as it has come, ends in `data`.
+        to_come: How many bytes of the request have not come yet, or `ENDLESS`.
+        answered: Whether something was sent since the request was handed over, interim responses not counted.
+        again: Whether the handler asked for the next request.
+        ended: Whether the client has closed its side of the connection.
+        came: How many bytes came while a handler read; before that, how many there were when it last got more time.
+        waited: Seconds for which that handler has waited for them.
     """
 
     address: Any
     limits: RequestLimits
     limit: float | None
-    """Seconds that one operation of a handler may take; None for ever."""
-
     room: Any
-    """The front door's room that it is in; None while a worker has it."""
     descriptor: int
-    """The descriptor under which the room has it, even if it has been closed since."""
     since: float
-    """When it came into the room, in seconds of the door's clock."""
     polled: bool
-    """Whether the door's poller knows the descriptor."""
     discarded: int
-    """How many bytes were thrown away while it lingers."""
-
     data: bytes | bytearray
-    """The bytes that came and have not been dropped, from the first byte of the request line on."""
     head: Any
-    """What the head says, a `Head`; None until it has come."""
     position: int
-    """How far `data` has been searched for the end of the head; after that, how far the handler has read."""
     end: int
-    """Where the request, as far as it has come, ends in `data`."""
     to_come: int
-    """How many bytes of the request have not come yet, or `ENDLESS`."""
     answered: bool
-    """Whether something was sent since the request was handed over, interim responses not counted."""
     again: bool
-    """Whether the handler asked for the next request."""
     ended: bool
-    """Whether the client has closed its side of the connection."""
     came: int
-    """How many bytes came while a handler read; before that, how many there were when it was last given more time."""
     waited: float
-    """Seconds for which that handler has waited for them."""
 
     __slots__ = tuple(__annotations__)
 
@@ -109,24 +111,18 @@ class Connection(socket.socket):
         made.limit = limit
         return made
 
-    # For the loop and the worker.
+    # For the loop and the worker. Nothing waits.
 
     def receive(self, size: int = CHUNK) -> bytes:
-        """Receive what is there; an OSError if nothing is, or the connection is broken."""
         return _receive(self, size, AT_ONCE)
 
     def post(self, data: bytes) -> None:
-        """Send what there is room for; an OSError if there is none, or the connection is broken."""
         _send(self, data, AT_ONCE)
 
     def ready(self, patient: bool = True) -> bool:
         """Return whether `data` begins with a request that can be handed over; if so, prepare to read it.
 
-        Args:
-            patient: Whether to wait for a short body.
-
-        Raises:
-            BadRequest: The request must not reach a handler.
+        A short body is waited for if `patient`. A `BadRequest` must not reach a handler.
         """
         head = self.head
         if head is None:
@@ -171,8 +167,13 @@ class Connection(socket.socket):
             return False
 
     def unread(self) -> bool:
-        """Return whether the client may still be sending, so that a close would destroy the response on its way."""
-        return (self.to_come != 0 or self.head.last) and not self.ended
+        """Return whether bytes are or may be unread: with them a close becomes a reset, and destroys the response."""
+        if (self.to_come or self.head.last) and not self.ended:
+            return True
+        try:
+            return bool(self.receive(1))
+        except OSError:
+            return False
 
     # For handlers.
 
@@ -217,9 +218,6 @@ class Connection(socket.socket):
 
         The time-out limits all waiting for one request together, and is extended only for bytes that have come, as in
         Apache's mod_reqtimeout. On a connection that no longer carries requests it limits each wait alone.
-
-        Raises:
-            TimeoutError: Nothing came in time, or too little.
         """
         in_all = self.head is None or not (self.head.open_ended and self.to_come == ENDLESS)
         count: int = self._patiently(_receive_into, False, view, 0, AT_ONCE, in_all=in_all)
@@ -307,10 +305,9 @@ class Connection(socket.socket):
 class RequestFile(io.BufferedReader):
     """The file that ends where the request does; bytes that follow are left for the next request.
 
-    When `http.server` asks for the first line of a next request, the file ends, and so does the handler. This is
-    recognised by the number of bytes that `http.server` asks for after a response. A handler whose own
-    `handle_one_request` asks for another number gets the end of the file, too, but then the connection is closed,
-    because that may just as well be the end of a body.
+    When `http.server` asks for the first line of a next request, by the number of bytes that it asks for after a
+    response, the file ends, and so does the handler. A handler that asks for another number gets the end of the file,
+    too, but then the connection is closed: that may just as well be the end of a body.
     """
 
     def __init__(self, connection: Connection, size: int) -> None:
@@ -340,11 +337,10 @@ class RequestBytes(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Return 0: a buffer asks once, when it is made, and an exception would be dearer."""
+        # A buffer asks once, when it is made, and an exception would be dearer.
         return 0
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read some bytes, or wait for some; none at the end of the request."""
         connection = self._connection
         if self._copy is not None and (count := self._copy.readinto(buffer)):
             return count
@@ -367,13 +363,7 @@ class RequestBytes(io.RawIOBase):
         return count
 
     def fileno(self) -> int:
-        """Return a descriptor from which a child process can read what is left of the request.
-
-        It is that of a temporary file if something is left here.
-
-        Raises:
-            io.UnsupportedOperation: Only a part of it has come.
-        """
+        """Return a descriptor from which a child process can read what is left: that of a file if something is here."""
         connection = self._connection
         if self._copy is None and connection.position < connection.end:
             if connection.to_come:
@@ -385,7 +375,6 @@ class RequestBytes(io.RawIOBase):
         return connection.fileno() if self._copy is None else self._copy.fileno()
 
     def close(self) -> None:
-        """Close the file, and not the connection."""
         if self._copy is not None:
             self._copy.close()
         super().close()

@@ -44,10 +44,9 @@ class BadRequest(Exception):
 
 
 class Head(NamedTuple):
-    """What the head of a request says about where the request ends.
+    """What the head of a request, of `size` bytes with the blank line, says about where the request ends.
 
     Attributes:
-        size: Bytes of the head, the blank line included.
         length: Bytes of the body; None if that is known only after decoding it.
         open_ended: Whether the connection may cease to carry requests after this one.
         expects: Whether the client waits for an interim response before it sends the body.
@@ -62,11 +61,7 @@ class Head(NamedTuple):
 
 
 def skip_blank(data: bytes | bytearray) -> int:
-    """Return how many bytes of blank lines `data` begins with: some clients send one after a body.
-
-    Raises:
-        BadRequest: They are too many.
-    """
+    """Return how many bytes of blank lines `data` begins with: some clients send one after a body."""
     found = _BLANK.match(data)
     size = found.end() if found is not None else 0
     if size > _MOST_BLANK and data.count(b"\n", 0, size) > _MOST_BLANK:
@@ -98,11 +93,7 @@ def is_simple(data: bytes | bytearray) -> bool:
 
 
 def parse_head(head: bytes) -> Head:
-    """Read a whole head.
-
-    Raises:
-        BadRequest: It can be read in more than one way.
-    """
+    """Read a whole head; a `BadRequest` can be read in more than one way."""
     size = len(head)
     line_end = head.index(b"\n")
     lower = head.lower()
@@ -137,18 +128,10 @@ def parse_head(head: bytes) -> Head:
 
 
 def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
-    """Read the head that `data` begins with, if it is all there.
+    """Read the head that `data` begins with, of at most `most` bytes; None if there is more of it to come.
 
-    Args:
-        data: What came, from the first byte of the request line.
-        scanned: How many bytes of it have been looked at before.
-        most: How many bytes a head may have.
-
-    Returns:
-        None if there is more of it to come.
-
-    Raises:
-        BadRequest: It is too large, holds a NUL, or can be read in more than one way.
+    The first `scanned` bytes have been looked at before. A `BadRequest` is too large, holds a NUL, or can be read in
+    more than one way.
     """
     size = head_size(data, scanned)
     if data.find(b"\0", scanned, size or len(data)) >= 0:
@@ -162,12 +145,9 @@ def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
 
 
 def response(status: HTTPStatus, retry_after: int = 0, *, body: bool = True) -> bytes:
-    """Return a whole response that ends the connection.
+    """Return a whole response that ends the connection; the answer to HEAD has no body.
 
-    Args:
-        status: The status.
-        retry_after: Seconds after which the client may try again if the service is not available.
-        body: Whether to send a body: the answer to HEAD has none.
+    If the service is not available, the client may try again after `retry_after` seconds.
     """
     text = f"{status.value} {status.phrase}\n"
     lines = [

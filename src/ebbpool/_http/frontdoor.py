@@ -11,14 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._servers.accepting import DRAINED, LOGGER, LONGEST, Bell, Door, SelectorPoller, turn_away
-
-if TYPE_CHECKING:
-    from ebbpool._servers.mixin import AdaptivePoolMixIn
+from ebbpool._servers.door import DRAINED, LOGGER, LONGEST, Bell, Door, SelectorPoller, turn_away
 
 TICK: Final = 0.25
 """Seconds between two looks at the clocks of connections, at most."""
@@ -57,14 +54,9 @@ class FrontDoor(Door):
 
     keeps = True
 
-    def __init__(
-        self,
-        host: AdaptivePoolMixIn,
-        limits: RequestLimits,
-        poller: SelectorPoller | None = None,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
+    def __init__(self, host: Any, poller: SelectorPoller | None = None, clock: Callable[[], float] = monotonic) -> None:
         super().__init__(host, poller, clock)
+        limits: RequestLimits = host._limits
         self._limits = limits
         self.reading = Room(limits.header_timeout)
         self.filling = Room(limits.body_timeout)
@@ -295,22 +287,16 @@ class FrontDoor(Door):
                 connection = next(iter(room.held.values()))
                 if connection.since + room.seconds > self._now:
                     break
-                if room is self.filling and self._keeps_up(connection):
-                    continue
-                if connection.data and room is not self.idle:
+                came = len(connection.data)
+                if room is self.filling and came - connection.came >= max(1, LEAST_RATE * room.seconds):
+                    # It has sent its share of a body since the last look.
+                    connection.came = came
+                    self._leave(connection)
+                    self._enter(connection, room)
+                elif connection.data and room is not self.idle:
                     self.answer(connection, HTTPStatus.REQUEST_TIMEOUT)
                 else:
                     self._drop(connection)
-
-    def _keeps_up(self, connection: Connection) -> bool:
-        """Return whether a client has sent its share of a body since the last look; if so, extend its time."""
-        came = len(connection.data)
-        if came - connection.came < LEAST_RATE * self.filling.seconds:
-            return False
-        connection.came = came
-        self._leave(connection)
-        self._enter(connection, self.filling)
-        return True
 
     # For workers.
 
@@ -320,7 +306,7 @@ class FrontDoor(Door):
             if connection.again:
                 if self._take_back(connection, self.idle if connection.data in (b"", b"\r") else self.reading):
                     return
-            elif connection.unread() or self._sends_on(connection):
+            elif connection.unread():
                 connection.data = b""
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_WR)
@@ -328,12 +314,6 @@ class FrontDoor(Door):
                         return
                 turn_away(connection)
         self._shut_down(connection)
-
-    def _sends_on(self, connection: Connection) -> bool:
-        """Return whether unread bytes have come: with them a close becomes a reset, and destroys the response."""
-        with suppress(OSError):
-            return bool(connection.receive(1))
-        return False
 
     def _take_back(self, connection: Connection, room: Room) -> bool:
         # Queued before it is armed: the event may come at once, and the loop empties the queue before it looks up the
@@ -358,8 +338,7 @@ class FrontDoor(Door):
     def close(self, patience: float | None) -> None:
         """Close waiting connections, once requests that have begun to come have been read; while no loop runs.
 
-        Args:
-            patience: Seconds for that; None for as long as the limits for clients allow.
+        That may take `patience` seconds; None for as long as the limits for clients allow.
         """
         if self._closed:
             return

@@ -15,7 +15,7 @@ from ebbpool._checks import seconds, whole
 from ebbpool._http.connection import Connection
 from ebbpool._http.framing import RequestLimits, response
 from ebbpool._http.frontdoor import FrontDoor
-from ebbpool._servers.accepting import Door
+from ebbpool._servers.door import Door
 from ebbpool._servers.mixin import AdaptivePoolMixIn
 
 
@@ -62,7 +62,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
     max_buffered_body: int = 1 << 20
     retry_after: int = 1
 
-    _door: FrontDoor | None = None
+    _door: FrontDoor = None  # type: ignore[assignment]  # made by the first loop, before there is any `Connection`
     _socket_type = Connection
 
     @property
@@ -124,7 +124,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         if hasattr(self.socket, "do_handshake_on_connect"):
             return super()._entrance()
         if self._door is None:
-            self._door = FrontDoor(self, self._limits)
+            self._door = FrontDoor(self)
         return self._door
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -132,46 +132,38 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
 
         An error goes to `handle_error`, and the connection is closed.
         """
-        connection = request
-        if not isinstance(connection, Connection):
-            super().process_request_thread(connection, client_address)
+        if not isinstance(request, Connection):
+            super().process_request_thread(request, client_address)
             return
-        while handled := self._handle(connection, client_address):
-            if not connection.advance():
+        while handled := self._handle(request, client_address):
+            if not request.advance():
                 break
-        connection.again = handled and connection.again
-        self._front_door.give_back(connection)
-
-    @property
-    def _front_door(self) -> FrontDoor:
-        assert self._door is not None
-        return self._door
+        request.again = handled and request.again
+        self._door.give_back(request)
 
     def _lost(self, request: Any, client_address: Any) -> None:
-        connection = request
-        if not isinstance(connection, Connection):
-            super()._lost(connection, client_address)
+        if not isinstance(request, Connection):
+            super()._lost(request, client_address)
             return
-        connection.again = False
+        request.again = False
         # Only the loop's thread may have the front door answer.
         with contextlib.suppress(OSError):
-            connection.post(self._refusal())
-        self._front_door.give_back(connection)
+            request.post(self._refusal())
+        self._door.give_back(request)
 
     def refuse_request(self, request: Any, client_address: Any) -> None:
         """Answer 503 with Retry-After. An override must not wait either."""
-        connection = request
-        if isinstance(connection, Connection):
-            self._front_door.answer(connection, HTTPStatus.SERVICE_UNAVAILABLE, self._pause)
+        if isinstance(request, Connection):
+            self._door.answer(request, HTTPStatus.SERVICE_UNAVAILABLE, self._pause)
         else:
-            super().refuse_request(connection, client_address)
+            super().refuse_request(request, client_address)
 
     def _refusal(self) -> bytes:
         return response(HTTPStatus.SERVICE_UNAVAILABLE, self._pause)
 
     def _close_listener(self, patience: float | None) -> float | None:
         begun = monotonic()
-        if self._loop.runs:
+        if self._loop.threads:
             self.shutdown()
         super()._close_listener(patience)
         if self._door is not None:

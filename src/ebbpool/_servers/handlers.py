@@ -13,7 +13,7 @@ from typing import Any
 from ebbpool._core.accel import ExecutorCore, instrumented
 from ebbpool._errors import QueueFull
 from ebbpool._frames import stacks
-from ebbpool._servers.accepting import Complaint
+from ebbpool._servers.door import Complaint
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
 
@@ -24,13 +24,10 @@ MENTIONED = 10
 
 
 class _Handler:
-    """One call that is queued or runs.
+    """One call, for the client at `address`, that is queued or runs.
 
     Attributes:
-        owner: Whose call it is.
-        address: The client that it serves.
-        fn: What is called; None once it has begun, so that a future that is kept does not keep it.
-        args: Its arguments; empty once it has begun.
+        fn: What is called with `args`; both are gone once it has begun, so that a future that is kept keeps neither.
         thread: The ident of the thread that runs it, or ran it; 0 while it is queued.
         since: Monotonic seconds at which it began.
     """
@@ -46,7 +43,7 @@ class _Handler:
         self.since = 0.0
 
     def __call__(self, _: Future[None]) -> None:
-        """Note that the future of this call is done; the callback itself, for a bound method is one object more."""
+        """Note that the future of this call is done; no bound method, which would be one object more."""
         if self.fn is not None:
             self.owner.lose(self)
 
@@ -69,9 +66,8 @@ class Handlers:
     Args:
         executor: Any executor whose `submit` does not wait; servers may share one.
         owned: Whether `close` shuts it down. Then it is an `AdaptiveExecutor`.
-        lost: Returns what is called with the arguments of a call that will never run, because its executor has
-            cancelled it or cannot run it; in the thread where that happened. It returns None if nothing is to be
-            called. A weak method, so that the handlers do not keep their server alive.
+        lost: A weak method, so that the handlers do not keep their server alive. It is called with the arguments of a
+            call that its executor has cancelled, or cannot run; in the thread where that happened.
 
     Raises:
         ValueError: `submit` of the executor may wait, or run calls itself.
@@ -80,12 +76,17 @@ class Handlers:
     def __init__(
         self, executor: Executor, owned: bool, lost: Callable[[], Callable[..., object] | None] = lambda: None
     ) -> None:
-        _check_policy(executor)
+        pool = executor.executor if isinstance(executor, Lane) else executor
+        # The only place that reads private attributes of an executor: there is no other way to ask for its policy.
+        if isinstance(pool, AdaptiveExecutor) and pool._when_full != "reject" and pool._settings.max_queue is not None:
+            raise ValueError(
+                'executor must have when_full="reject" or no max_queue, because a server cannot wait, '
+                f"not when_full={pool._when_full!r} and max_queue={pool._settings.max_queue}"
+            )
         self.executor = executor
         self.owned = owned
         # The `submit` of another class may put another call in the place of the one that it is given, and drop ours.
-        pool = executor.executor if type(executor) is Lane else executor
-        self._direct = type(pool) is AdaptiveExecutor
+        self._direct = type(pool) is AdaptiveExecutor and type(executor) in (AdaptiveExecutor, Lane)
         self._lost = lost
         # A dictionary for its order: oldest first.
         self._live: dict[_Handler, None] = {}
@@ -157,34 +158,28 @@ class Handlers:
         """
         own = get_ident()
         with self._ended:
-            inside = self._is_inside(own)
+            spared = self._joining if self._runs_here() else ()
             self._joining.append(own)
             try:
-                return self._ended.wait_for(lambda: not self._awaited(inside), timeout)
+                return self._ended.wait_for(
+                    lambda: all(handler.thread and handler.thread in spared for handler in list(self._live)), timeout
+                )
             finally:
                 self._joining.remove(own)
 
-    def _is_inside(self, own: int) -> bool:
-        return any(handler.thread == own for handler in list(self._live))
-
-    def _awaited(self, inside: bool) -> bool:
-        spared = self._joining if inside else ()
-        return any(not handler.thread or handler.thread not in spared for handler in list(self._live))
+    def _runs_here(self) -> bool:
+        """Return whether this thread runs a handler."""
+        return get_ident() in [handler.thread for handler in list(self._live)]
 
     def close(self, timeout: float | None) -> None:
-        """Wait for the handlers, then shut the executor down if it is owned.
-
-        Raises:
-            TimeoutError: `timeout` ran out; the message says which handlers still run, for how long, and where. An
-                owned executor has been shut down all the same: what is queued still runs.
-        """
+        """Wait for the handlers, then shut the executor down if it is owned, even if a `TimeoutError` is raised."""
         deadline = None if timeout is None else monotonic() + timeout
         over = not self.join(timeout)
         if self.owned:
             pool: Any = self.executor
-            wait = not over and not self._is_inside(get_ident())
+            left = None if deadline is None else max(0.0, deadline - monotonic())
             try:
-                pool.shutdown(wait=wait, timeout=None if deadline is None else max(0.0, deadline - monotonic()))
+                pool.shutdown(wait=not over and not self._runs_here(), timeout=left)
             except TimeoutError:
                 # It may have waited for threads without a handler.
                 over = bool(self._live)
@@ -206,13 +201,3 @@ class Handlers:
             more = ", ..." if len(queued) > MENTIONED else ""
             lines.append(f"{len(queued)} queued: {', '.join(queued[:MENTIONED])}{more}\n")
         return "".join(lines).rstrip("\n")
-
-
-def _check_policy(executor: Executor) -> None:
-    # The only place that reads private attributes of an executor: there is no other way to ask for its policy.
-    pool = executor.executor if isinstance(executor, Lane) else executor
-    if isinstance(pool, AdaptiveExecutor) and pool._when_full != "reject" and pool._settings.max_queue is not None:
-        raise ValueError(
-            'executor must have when_full="reject" or no max_queue, because a server cannot wait, '
-            f"not when_full={pool._when_full!r} and max_queue={pool._settings.max_queue}"
-        )

@@ -15,18 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ebbpool._checks import time_limit, waiting_limit
 from ebbpool._interpreter import GIL_ENABLED
-from ebbpool._servers import serve_loop
-from ebbpool._servers.accepting import (
-    ACCEPTS,
-    EXHAUSTED,
-    LOGGER,
-    NAP,
-    SHARED_ACCEPTS,
-    Door,
-    turn_away,
-)
+from ebbpool._servers import loop_state
+from ebbpool._servers.door import ACCEPTS, EXHAUSTED, LOGGER, NAP, SHARED_ACCEPTS, Door, turn_away
 from ebbpool._servers.handlers import Handlers
-from ebbpool._servers.serve_loop import Loop
+from ebbpool._servers.loop_state import Loop
 from ebbpool._stdio import flush_or_discard
 from ebbpool.executor import AdaptiveExecutor
 
@@ -134,11 +126,8 @@ class AdaptivePoolMixIn(_Base):
 
     @property
     def _loop(self) -> Loop:
-        # Made by the first call, of `serve_forever` or `shutdown`: a mix-in cannot rely on its `__init__` being called.
-        found: Loop | None = vars(self).get("_the_loop")
-        if found is None:
-            made: Loop = vars(self).setdefault("_the_loop", Loop())
-            return made
+        # Made by the first call, in any thread: a mix-in cannot rely on its `__init__` being called.
+        found: Loop = vars(self).get("_the_loop") or vars(self).setdefault("_the_loop", Loop())
         return found
 
     def server_bind(self) -> None:
@@ -214,7 +203,7 @@ class AdaptivePoolMixIn(_Base):
         # So that `accept` cannot block the loop if a client has closed its connection before it. An adopted listener
         # stays non-blocking, as the other processes need it.
         changes = self.socket_type == socket.SOCK_STREAM and not self._adopted
-        with self._loop as bell:
+        with self._loop.running() as bell:
             door = self._entrance()
             self._look_at(listener)
             if changes:
@@ -271,7 +260,7 @@ class AdaptivePoolMixIn(_Base):
         finally:
             self._hand_over(accepted, door)
         if not short:
-            door.shortage.over()
+            door.go_on()
         if GIL_ENABLED and not door.keeps and door.naps.due_after(count):
             # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
@@ -314,7 +303,7 @@ class AdaptivePoolMixIn(_Base):
 
     def _handle(self, request: Any, client_address: Any) -> bool:
         """Have the handler handle a request, in a worker; return whether nothing was raised."""
-        forks = serve_loop.forks
+        forks = loop_state.forks
         try:
             if not self._deferred or self._shook_hands(request):
                 self.finish_request(request, client_address)
@@ -323,7 +312,7 @@ class AdaptivePoolMixIn(_Base):
             self._failed(request, client_address)
             return False
         finally:
-            if forks != serve_loop.forks:
+            if forks != loop_state.forks:
                 # A process that a handler has forked and not ended: only the parent answers the client, and serves.
                 flush_or_discard(sys.stdout, sys.stderr)
                 os._exit(0)

@@ -42,12 +42,11 @@ LONGEST: Final = 1.0
 
 
 class Naps:
-    """The rule that says after which looks the loop naps.
+    """The rule that says after which looks the loop naps: after a crowd, and once in many looks without one.
 
-    It naps after a crowd. On a busy machine a server and its clients can also fall into step: each client is served
-    before the next one gets a processor, so that each look finds one connection, however many clients there are. One
-    nap lets the others come, and from then on each look finds a crowd. But a single client that connects again and
-    again looks the same. So there is a nap once in many looks, and more and more rarely while no crowd follows it.
+    On a busy machine a server and its clients can fall into step, so that each look finds one connection until a nap
+    lets the others come. A single client that connects again and again looks the same: naps get rarer while no crowd
+    follows.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -58,19 +57,16 @@ class Naps:
 
     def due_after(self, count: int) -> bool:
         """Take note of a look that has found `count` connections; return whether to nap after it."""
-        if count >= CROWD:
-            self._wanted = FEWEST_LOOKS
-            due = True
-        elif count:
-            self._looks += 1
-            if self._looks < self._wanted:
-                return False
-            due = self._clock() - self._since < self._looks * NAP
-            if due:
-                self._wanted = min(2 * self._wanted, MOST_LOOKS)
-        else:
+        if not count:
             # Another process that shares the listener was quicker.
             return False
+        crowd = count >= CROWD
+        self._looks += 1
+        if self._looks < self._wanted and not crowd:
+            return False
+        due = crowd or self._clock() - self._since < self._looks * NAP
+        if due:
+            self._wanted = FEWEST_LOOKS if crowd else min(2 * self._wanted, MOST_LOOKS)
         self._looks = 0
         self._since = self._clock()
         return due
@@ -99,34 +95,6 @@ class Complaint:
         else:
             LOGGER.log(self._level, self._message, *args)
         return True
-
-
-class Shortage:
-    """The pauses of a server while the system lacks what a new connection needs, each longer than the one before.
-
-    Attributes:
-        pause: Seconds for which not to accept; 0 unless the last attempt has failed.
-    """
-
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self.pause = 0.0
-        self._complaint = Complaint(
-            logging.WARNING, "cannot accept connections for now; new ones have to wait: %s", clock
-        )
-        self._told = False
-
-    def met(self, error: OSError, progress: bool = False) -> float:
-        """Note that an accept has failed; return for how many seconds not to accept."""
-        if not self.pause:
-            self._told = self._complaint.make(error)
-        self.pause = FIRST_BACK_OFF if progress or not self.pause else min(2 * self.pause, LAST_BACK_OFF)
-        return self.pause
-
-    def over(self) -> None:
-        if self.pause:
-            self.pause = 0.0
-            if self._told:
-                LOGGER.info("connections are accepted again")
 
 
 def turn_away(connection: socket.socket, answer: bytes = b"") -> None:
@@ -173,12 +141,10 @@ class SelectorPoller:
 
     A connection is reported once, and then has to be armed again. It has the number that it was armed under as
     `descriptor`, and whether the poller knows that as `polled`.
-
-    Attributes:
-        shared: Whether any thread may call `arm`; if not, only the one that calls `wait`.
     """
 
     shared = False
+    """Whether any thread may call `arm`; if not, only the one that calls `wait`."""
 
     def __init__(self) -> None:
         self._system: Any = selectors.DefaultSelector()
@@ -275,11 +241,13 @@ class Door:
         self._host = host
         self._poller = make_poller() if poller is None else poller
         self._clock = clock
-        self.shortage = Shortage(clock)
         self.naps = Naps(clock)
+        self._shortages = Complaint(logging.WARNING, "cannot accept connections for now; new ones have to wait: %s")
+        self._told = False
+        self._pause = 0.0
+        self._resume = 0.0
         self._listener = -1
         self._bell: Bell
-        self._resume = 0.0
 
     def open(self, listener: int, bell: Bell) -> None:
         """Begin to wait for connections at the descriptor `listener`; `bell` ends a wait."""
@@ -311,9 +279,19 @@ class Door:
         return False
 
     def rest(self, error: OSError, progress: bool) -> None:
-        """Do not wait for connections for a while, because the system lacks what one needs."""
-        self._resume = self._clock() + self.shortage.met(error, progress)
+        """Do not wait for connections for a while, each time longer: the system lacks what one needs."""
+        if not self._pause:
+            self._told = self._shortages.make(error)
+        self._pause = FIRST_BACK_OFF if progress or not self._pause else min(2 * self._pause, LAST_BACK_OFF)
+        self._resume = self._clock() + self._pause
         self._poller.forget(self._listener)
+
+    def go_on(self) -> None:
+        """Note that the system lacks nothing."""
+        if self._pause:
+            self._pause = 0.0
+            if self._told:
+                LOGGER.info("connections are accepted again")
 
     def _wait(self, timeout: float) -> list[int]:
         if self._resume:

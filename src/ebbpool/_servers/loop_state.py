@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from time import monotonic
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic, sleep
 
 from ebbpool._frames import is_joined
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
-from ebbpool._servers.accepting import Bell
+from ebbpool._servers.door import Bell
 
 START_UP = 1.0
 """Seconds that a thread has, once the main thread has ended, to begin the loop for which it was started."""
@@ -24,53 +26,44 @@ class Loop:
 
     Attributes:
         stopping: Whether the loop is to end.
-        threads: The thread that runs the loop; that of the last one, too, while it is in `_end`.
+        threads: The thread that runs the loop; that of the last one, too, while it leaves `running`.
         expected: Whether the server listens and no loop has begun yet.
+        over: Set while no loop runs, once one has begun.
     """
 
     def __init__(self) -> None:
         self.stopping = False
         self.threads: set[threading.Thread] = set()
         self.expected = False
-        self._over = threading.Event()
+        self.over = threading.Event()
         self._bell: Bell | None = None
         _loops[id(self)] = self
-
-    @property
-    def runs(self) -> bool:
-        return bool(self.threads)
 
     @property
     def is_mine(self) -> bool:
         return threading.current_thread() in self.threads
 
-    def __enter__(self) -> Bell:
-        """Begin a loop in this thread; return a bell that is rung when `stopping` is set."""
+    @contextmanager
+    def running(self) -> Iterator[Bell]:
+        """Be the thread that runs the loop; yield a bell that is rung when `stopping` is set."""
         # Done first: a signal handler that interrupts this thread from here on must not wait for the loop's end.
         self.threads.add(threading.current_thread())
         try:
-            self._over.clear()
+            self.over.clear()
             self.expected = False
             bell = self._bell = Bell()
-        except BaseException:
-            self._end()
-            raise
-        if self.stopping:
-            # The thread that set it may have found no bell to ring.
-            bell.ring()
-        return bell
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            bell.close()
-        self.stopping = False
-        self._over.set()
-        # Last: until then a signal handler sees that this is the loop's own thread, and does not wait.
-        self.threads.discard(threading.current_thread())
+            if self.stopping:
+                # The thread that set it may have found no bell to ring.
+                bell.ring()
+            yield bell
+        finally:
+            last, self._bell = self._bell, None
+            if last is not None:
+                last.close()
+            self.stopping = False
+            self.over.set()
+            # Last: until then a signal handler sees that this is the loop's own thread, and does not wait.
+            self.threads.discard(threading.current_thread())
 
     def tell(self) -> None:
         """End the loop that runs, or the next one, without waiting for that."""
@@ -83,7 +76,7 @@ class Loop:
         """End the loop that runs, or the next one, and wait for its end unless this is the loop's own thread."""
         self.tell()
         if not self.is_mine:
-            self._over.wait()
+            self.over.wait()
 
     def outlasts_main(self) -> bool:
         """Return whether the loop keeps the process alive though the main thread has ended."""
@@ -92,9 +85,6 @@ class Loop:
             not thread.daemon and thread is not threading.current_thread() and thread.is_alive()
             for thread in list(self.threads)
         )
-
-    def wait(self, timeout: float) -> None:
-        self._over.wait(timeout)
 
 
 _loops: weakref.WeakValueDictionary[int, Loop] = weakref.WeakValueDictionary()
@@ -119,19 +109,18 @@ def _outlast() -> None:
     the main thread, perhaps in order to end a loop then.
     """
     deadline = monotonic() + START_UP
-    pause = threading.Event()
     while True:
         loop = next((loop for loop in _known() if loop.outlasts_main()), None)
         if loop is not None and not is_joined(threading.main_thread()):
-            loop.wait(LOOK)
+            loop.over.wait(LOOK)
         elif loop is not None:
             return
         elif _may_begin() and monotonic() < deadline:
-            pause.wait(GLANCE)
+            sleep(GLANCE)
         else:
             break
     for loop in _known():
-        if loop.runs:
+        if loop.threads:
             loop.tell()
 
 
