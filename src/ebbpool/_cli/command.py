@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from importlib.util import find_spec
 from pkgutil import get_importer
@@ -18,7 +18,6 @@ from ebbpool._interpreter import available_cpus, interpreter
 
 
 def _describe() -> int:
-    """Print the version, the core that runs, the interpreter and the processors, one to a line."""
     print(f"ebbpool {ebbpool.__version__}")
     print(f"core: {'compiled' if ebbpool.COMPILED else 'plain Python'}")
     print(f"interpreter: {interpreter()}")
@@ -179,18 +178,8 @@ def _top(**options: Any) -> int:
     return run(**options)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        argv: The arguments, without the program's name; those of the process if None.
-
-    Returns:
-        The exit status.
-
-    Raises:
-        SystemExit: From argparse: 0 after ``--help`` or ``--version``, 2 for an argument it does not know.
-    """
-    arguments = vars(parser().parse_args(argv))
+def main() -> int:
+    """Run the command line of this process; return the exit status."""
+    arguments = vars(parser().parse_args())
     act: Callable[..., int] = arguments.pop("act")
     return act(**arguments)

@@ -69,7 +69,6 @@ def _address(text: str) -> str:
 
 
 def _option(*short: str, group: str = "", **how: Any) -> Any:
-    """Declare an option: its short flags, and what `add_argument` is to be told."""
     return field(metadata={"short": short, "group": group, "how": how})
 
 
@@ -130,7 +129,6 @@ OF_SERVER: Final = tuple(option.name for option in fields(Options) if option.met
 
 
 def add_options(parser: argparse.ArgumentParser, only: Collection[str] | None = None) -> None:
-    """Add the options to a parser of arguments, or `only` some."""
     groups: dict[str, Any] = {"": parser}
     for option in fields(Options):
         about = option.metadata

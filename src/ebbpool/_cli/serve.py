@@ -33,32 +33,27 @@ class FileHandler(http.server.SimpleHTTPRequestHandler):
     server: FileServer  # pyright: ignore[reportIncompatibleVariableOverride]  # no other has this handler
 
     def end_headers(self) -> None:
-        """End the head; tell a client of HTTP/1.0 that its connection is kept, else it would wait for the end."""
+        # Else a client of HTTP/1.0 would wait for the end of its connection.
         if self.request_version == "HTTP/1.0" and not self.close_connection:
             self.send_header("Connection", "keep-alive")
         super().end_headers()
 
     def send_head(self) -> io.BytesIO | BinaryIO | None:
-        """Begin the reply; a path that cannot be the name of any file (with a NUL in it) counts as missing."""
         try:
             return super().send_head()
         except ValueError:
+            # The path cannot be the name of any file: there is a NUL in it.
             self.send_error(HTTPStatus.NOT_FOUND, "File not found")
             return None
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name is http.server's)
-        """Write a line to standard error, unless the server is to be quiet; in a worker.
-
-        The reply is sent even if the line cannot be written.
-        """
+        """Write a line to standard error, in a worker; the reply is sent even if that fails."""
         if not self.server.options.quiet and sys.stderr is not None:
             with suppress(OSError, ValueError):
                 super().log_message(format, *args)
 
 
 class FileServer(AdaptivePoolHTTPServer):
-    """A server of the files that `options` name."""
-
     # Handlers that still run when `server_close` has given up must not keep the process alive.
     daemon_threads = True
 
@@ -69,7 +64,6 @@ class FileServer(AdaptivePoolHTTPServer):
         super().__init__(*args, **kwargs)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report an exception of a handler, in one line if the client has left; in a worker."""
         error = sys.exception()
         if sys.stderr is None:
             return
@@ -86,11 +80,7 @@ def server_on(listener: socket.socket, options: Options) -> FileServer:
 
 
 def listen(options: Options) -> socket.socket:
-    """Return a socket that listens where `options` say: on IPv4 and IPv6 if the address allows, as `http.server` does.
-
-    Raises:
-        OSError: The address is taken, or cannot be bound.
-    """
+    """Return a socket that listens on IPv4 and IPv6 if the address allows, as `http.server` does."""
     found = socket.getaddrinfo(options.bind, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]
     dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
@@ -98,11 +88,7 @@ def listen(options: Options) -> socket.socket:
 
 
 def serve(options: Options) -> int:
-    """Serve until a signal ends it; main thread only.
-
-    Returns:
-        The exit status: 0 if all requests were finished, 1 if the server could not start or could not finish in time.
-    """
+    """Serve until a signal ends it, in the main thread; return 0 if all requests were finished, else 1."""
     try:
         with unhindered():
             return _serve(options)
@@ -154,7 +140,13 @@ def serve_in_child(options: Options, child: Child) -> None:
 
 def _serve_here(listener: socket.socket, options: Options, metrics: socket.socket | None) -> int:
     server = server_on(listener, options)
-    with _figures(metrics), _ended_by_signals(server) as received:
+    with ExitStack() as stack:
+        if metrics is not None:
+            from ebbpool._metrics.endpoint import endpoint
+            from ebbpool._metrics.source import Source
+
+            stack.enter_context(endpoint(metrics, Source(None).read, histograms=False))
+        received = stack.enter_context(_ended_by_signals(server))
         _announce(listener)
         server.serve_forever()
         if signal.SIGINT in received:
@@ -164,18 +156,6 @@ def _serve_here(listener: socket.socket, options: Options, metrics: socket.socke
         except TimeoutError as error:
             return _failed(str(error))
     return 0
-
-
-@contextmanager
-def _figures(metrics: socket.socket | None) -> Iterator[None]:
-    if metrics is None:
-        yield
-        return
-    from ebbpool._metrics.endpoint import endpoint
-    from ebbpool._metrics.source import Source
-
-    with endpoint(metrics, Source(None).read, histograms=False):
-        yield
 
 
 @contextmanager

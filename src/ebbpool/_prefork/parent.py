@@ -60,12 +60,7 @@ class _Process:
 
 
 class Parent:
-    """The owner of children, which a watchdog decides about, until all is over. For one use, in the main thread.
-
-    Args:
-        listeners: The sockets on which children listen; they are left open.
-        preload: Modules that a template imports for all children, beside those of `work`; None for none of the user's.
-    """
+    """The owner of children, which a watchdog decides about, until all is over. For one use, in the main thread."""
 
     def __init__(
         self,

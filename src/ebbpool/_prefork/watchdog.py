@@ -65,7 +65,6 @@ class Life:
         return self.phase in (Phase.STARTING, Phase.SERVING)
 
     def has_proved_itself(self, now: float) -> bool:
-        """Return whether the child has served for `SETTLE` seconds."""
         return self.ready_at is not None and now >= self.ready_at + SETTLE
 
 
@@ -80,11 +79,8 @@ OVERDUE: Final = {
 class Watchdog:
     """The decisions that keep `processes` children alive: numbers 0, 1, ... up to one less.
 
-    Every public method but `due` takes an event that happened at `now`, and tells the owner what to do about it.
-
-    Args:
-        owner: What has the processes: `start` and `kill` begin and end one, `stop` asks one to end, `report` logs.
-            None of these may call the watchdog.
+    Every public method but `due` takes an event that happened at `now`, and tells the owner of the processes what to do
+    about it: `start` and `kill` one, `stop` it gracefully, `report` to the log. None of these may call the watchdog.
     """
 
     def __init__(self, owner: Any, processes: int, limits: Limits) -> None:
