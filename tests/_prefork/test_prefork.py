@@ -33,7 +33,7 @@ def test_it_serves_and_stops_gracefully(tmp_path: Path, preload: bool, number: s
         children = running.children()
         assert len({running.pid, *children}) == 3
         with running.begin() as connection:
-            (running.signal_all if to_all else running.signal)(number)
+            running.signal(number, to_all)
             running.await_event("asked", 2)
             assert answer_on(connection) in children, "what was begun is finished"
         assert running.status() == STOPPED
@@ -75,15 +75,6 @@ def test_children_end_gracefully_when_their_parent_is_killed(tmp_path: Path, pre
         eventually(lambda: nobody_is_left(running.pid))
 
 
-def test_a_child_that_cannot_stop_does_not_outlive_its_parent_for_long(tmp_path: Path) -> None:
-    with site(tmp_path, "graceful_timeout=0.2, processes=1") as running:
-        running.children(1)
-        with running.begin():
-            running.signal(signal.SIGKILL)
-            eventually(lambda: nobody_is_left(running.pid))
-        running.await_event("child_overdue")
-
-
 def test_a_handler_of_the_users_own_hears_that_the_parent_is_gone(tmp_path: Path) -> None:
     script = """
     def serve(child):
@@ -93,7 +84,7 @@ def test_a_handler_of_the_users_own_hears_that_the_parent_is_gone(tmp_path: Path
             signal.pause()
     """
     with site(tmp_path, "serve, processes=1", script) as running:
-        running.children(1)
+        running.child(0)
         running.signal(signal.SIGKILL)
         running.await_text("told by a signal")
         eventually(lambda: nobody_is_left(running.pid))
@@ -140,10 +131,10 @@ def test_one_more_and_one_less_under_limits_that_are_longer_than_the_system_can_
 def test_a_child_that_stopped_to_run_is_replaced_unless_the_whole_program_was_stopped(tmp_path: Path) -> None:
     with site(tmp_path, "heartbeat_timeout=2.5") as running:
         children = running.children()
-        running.signal_all(signal.SIGSTOP)
+        running.signal(signal.SIGSTOP, to_all=True)
         # What has to pass is time: more than the limit and what the watchdog may be late.
         threading.Event().wait(4.0)
-        running.signal_all(signal.SIGCONT)
+        running.signal(signal.SIGCONT, to_all=True)
         with running.begin() as connection:
             assert answer_on(connection) in children
         running.signal(signal.SIGTTIN)
@@ -185,9 +176,7 @@ def test_a_loop_that_does_not_turn_is_killed_and_its_stack_shown(tmp_path: Path)
         assert running.stop() == STOPPED
 
 
-def test_code_that_never_beats_is_held_to_its_interpreter_and_replaced_when_it_returns(
-    tmp_path: Path,
-) -> None:
+def test_code_that_never_beats_is_held_to_its_interpreter_and_replaced_when_it_returns(tmp_path: Path) -> None:
     script = """
     def serve(child):
         child.ready()
@@ -201,20 +190,24 @@ def test_code_that_never_beats_is_held_to_its_interpreter_and_replaced_when_it_r
         assert running.stop() == STOPPED
 
 
-def test_a_child_that_does_not_stop_is_killed_at_the_deadline(tmp_path: Path) -> None:
-    # The parent may be late, and the child must not end by itself before.
-    script = "tune(LAST_WORD=10.0)\n"
+@pytest.mark.parametrize("parent_lives", [True, False])
+def test_a_child_that_does_not_stop_ends_at_the_deadline(tmp_path: Path, parent_lives: bool) -> None:
+    # Where the parent is to kill it, which may be late, it must not end by itself before.
+    script = "tune(LAST_WORD=10.0)\n" if parent_lives else ""
     with site(tmp_path, "graceful_timeout=0.3, processes=1", script) as running:
-        running.children(1)
+        running.child(0)
         with running.begin():
-            assert running.stop() == UNFINISHED
+            running.signal(signal.SIGTERM if parent_lives else signal.SIGKILL)
+            eventually(lambda: nobody_is_left(running.pid))
         running.await_event("child_overdue", number=0)
-        running.await_event("child_exited", number=0, exitcode=-9)
+        if parent_lives:
+            running.await_event("child_exited", number=0, exitcode=-9)
+            assert running.status() == UNFINISHED
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGINT), (signal.SIGQUIT,)])
 def test_it_can_be_stopped_at_once(tmp_path: Path, numbers: tuple[signal.Signals, ...]) -> None:
-    with site(tmp_path, "") as running:
+    with site(tmp_path) as running:
         running.children()
         with running.begin():
             for count, number in enumerate(numbers):
@@ -237,7 +230,7 @@ def test_a_child_that_is_asked_to_stop_finishes_and_is_replaced(tmp_path: Path) 
 def test_children_outlive_the_template(tmp_path: Path) -> None:
     script = """
     def serve(child):
-        say(f"event=template pid={os.getppid()}")
+        tell("template", pid=os.getppid())
         child.serve(Server(child.listener))
     """
     with site(tmp_path, "serve, heartbeat_timeout=10.0", script) as running:
@@ -263,12 +256,6 @@ def test_handlers_and_whatever_else_are_as_before(tmp_path: Path) -> None:
         os.kill(parent, signal.SIGTERM)
         child.stopping.wait()
 
-    def state():
-        handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-        descriptor = signal.set_wakeup_fd(-1)
-        signal.set_wakeup_fd(descriptor)
-        return handlers, descriptor, signal.pthread_sigmask(signal.SIG_BLOCK, []), threading.active_count()
-
     if __name__ == "__main__":
         import socket
         listener = socket.create_server(("127.0.0.1", 0))
@@ -277,10 +264,10 @@ def test_handlers_and_whatever_else_are_as_before(tmp_path: Path) -> None:
         signal.set_wakeup_fd(ends[1].fileno())
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: None)
-        before = state()
+        before = state(), threading.active_count()
         for _ in range(2):
             status = prefork.run(functools.partial(stopper, os.getpid()), bind=listener, processes=1)
-            say(f"event=same same={state() == before} status={status}")
+            tell("same", same=(state(), threading.active_count()) == before, status=status)
         say(f"event=kept port={listener.getsockname()[1]}")
     """
     with site(tmp_path, None, script) as running:
@@ -291,10 +278,8 @@ def test_handlers_and_whatever_else_are_as_before(tmp_path: Path) -> None:
 
 def test_callbacks_run_in_a_thread_of_their_own_and_nothing_is_imported_for_metrics(tmp_path: Path) -> None:
     script = """
-    def told(what):
-        # In one piece: another thread writes at the same time.
-        main = threading.current_thread() is threading.main_thread()
-        say(f"event=told what={what} main={main}")
+    def note(what):
+        tell("told", what=what, main=threading.current_thread() is threading.main_thread())
 
     def fails():
         raise ValueError("a callback that fails")
@@ -302,16 +287,16 @@ def test_callbacks_run_in_a_thread_of_their_own_and_nothing_is_imported_for_metr
     def serve(child):
         say(f"metrics {any('._metrics' in name for name in sys.modules)}")
         child.on_stop(fails)
-        child.on_stop(functools.partial(told, "early"))
+        child.on_stop(functools.partial(note, "early"))
         child.ready()
         child.stopping.wait()
         late = threading.Event()
-        child.on_stop(functools.partial(told, "late"))
+        child.on_stop(functools.partial(note, "late"))
         child.on_stop(late.set)
         late.wait()
     """
     with site(tmp_path, "serve, processes=1", script) as running:
-        running.children(1)
+        running.child(0)
         running.await_text("metrics False")
         assert running.stop() == STOPPED
         assert not running.events("metrics")
@@ -424,12 +409,8 @@ def scrape(running: Site) -> dict[str, float]:
     with urllib.request.urlopen(f"http://{address(running)}/metrics", timeout=TIMEOUT) as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         lines = response.read().decode().splitlines()
-    found = {}
-    for line in lines:
-        if not line.startswith("#"):
-            name, _, number = line.rpartition(" ")
-            found[name] = float(number)
-    return found
+    pairs = [line.rpartition(" ") for line in lines if not line.startswith("#")]
+    return {name: float(number) for name, _, number in pairs}
 
 
 @PRELOAD

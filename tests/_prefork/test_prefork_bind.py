@@ -36,13 +36,8 @@ def no_child_is_started() -> Iterator[None]:
     assert not multiprocessing.active_children()
 
 
-@contextlib.contextmanager
-def listeners(bind: Any = HERE, *, reuse_port: bool = False) -> Iterator[binding.Listeners]:
-    opened = binding.Listeners(bind, 16, reuse_port)
-    try:
-        yield opened
-    finally:
-        opened.close()
+def listeners(bind: Any = HERE, *, reuse_port: bool = False) -> contextlib.closing[binding.Listeners]:
+    return contextlib.closing(binding.Listeners(bind, 16, reuse_port))
 
 
 def connect(listener: socket.socket) -> None:

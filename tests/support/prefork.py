@@ -145,6 +145,18 @@ def say(text):
     os.write(2, text.encode() + b"\\n")
 
 
+def tell(event, **values):
+    say(" ".join([f"event={event}", *(f"{key}={value}" for key, value in values.items())]))
+
+
+def state():
+    """What becomes of signals here."""
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    descriptor = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(descriptor)
+    return handlers, descriptor, signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
 class Handler(socketserver.StreamRequestHandler):
     """Tells which process it is; `hold` is a request that waits for another line."""
 
@@ -186,7 +198,6 @@ class Site:
         call = "" if settings is None else f'if __name__ == "__main__":\n    go({settings})\n'
         program.write_text(HEAD + textwrap.dedent(script) + call, encoding="utf-8")
         self.lines: list[str] = []
-        self._news = threading.Condition()
         self._process = subprocess.Popen(
             [sys.executable, str(program)],
             stderr=subprocess.PIPE,
@@ -195,23 +206,14 @@ class Site:
             cwd=folder,
             start_new_session=True,
         )
-        self._silent = False
+        self.pid = self._process.pid
         self._reader = threading.Thread(target=self._read, name="site-reader", daemon=True)
         self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def _read(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            with self._news:
-                self.lines.append(line.rstrip("\n"))
-                self._news.notify_all()
-        with self._news:
-            self._silent = True
-            self._news.notify_all()
+            self.lines.append(line.rstrip("\n"))
 
     def events(self, event: str, **wanted: object) -> list[dict[str, str]]:
         """Everything logged so far about `event`."""
@@ -233,11 +235,11 @@ class Site:
 
     def _await(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + 2 * TIMEOUT
-        with self._news:
-            while not condition():
-                left = deadline - time.monotonic()
-                told = not self._silent and left > 0 and self._news.wait(left)
-                assert told, self._story(f"no {what}")
+        over = False
+        while not condition():
+            assert not over, self._story(f"no {what}")
+            over = not self._reader.is_alive() or time.monotonic() > deadline
+            self._reader.join(0.001)
 
     def _story(self, what: str) -> str:
         return "\n".join([what, *self.lines])
@@ -251,15 +253,13 @@ class Site:
         """The process id of the child that is the `count`-th with this number to get ready."""
         return int(self.await_event("child_ready", count, number=number)["pid"])
 
-    def children(self, processes: int = 2) -> list[int]:
-        return [self.child(number) for number in range(processes)]
+    def children(self) -> list[int]:
+        """The process ids of the two children that are there at first."""
+        return [self.child(0), self.child(1)]
 
-    def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
-
-    def signal_all(self, number: signal.Signals) -> None:
-        """Signal the whole process group, as a terminal does."""
-        os.killpg(self.pid, number)
+    def signal(self, number: signal.Signals, to_all: bool = False) -> None:
+        """Signal the program, or the whole process group, as a terminal does."""
+        (os.killpg if to_all else os.kill)(self.pid, number)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, TIMEOUT)
@@ -352,14 +352,13 @@ class Load:
     """Clients that connect and ask again and again, until the block ends."""
 
     def __init__(self, running: Site, clients: int = 4) -> None:
-        self._ask: Callable[[], int] = running.ask
-        running.address  # noqa: B018  (known before the clients begin)
+        self._ask = running.ask
         self._over = threading.Event()
         self._calls = 0
         self._answers: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self.refused: list[BaseException] = []
         self.lost: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._run, name=f"client-{n}") for n in range(clients)]
+        self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
 
     def _run(self) -> None:
         while not self._over.is_set():
