@@ -12,7 +12,6 @@ import sys
 import textwrap
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -27,13 +26,7 @@ MODULES = ["ebbpool.anyio", "ebbpool.opentelemetry", "ebbpool.prefork", "ebbpool
 
 
 class Example(NamedTuple):
-    """One block of code.
-
-    Attributes:
-        code: What it says.
-        file: The name in its first line, if it is to be saved under that: ``# server.py``.
-        before: The blocks with a file's name that stand before it on its page.
-    """
+    """One block of code, the name in its first line (``# server.py``), and the blocks with a name before it."""
 
     code: str
     file: str | None
@@ -129,29 +122,9 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
-@contextmanager
-def running(program: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a program in a folder and a process group of its own; nothing of it is left afterwards."""
-    with subprocess.Popen(
-        [sys.executable, program.name],
-        cwd=program.parent,
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-
-
 @pytest.mark.skipif(os.name != "posix", reason="no signal stops it there")
 @pytest.mark.parametrize("example", SERVERS)
 def test_an_example_serves_until_it_is_told_to_stop(example: Example, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-
     def answers() -> bool:
         assert process.poll() is None
         try:
@@ -161,13 +134,22 @@ def test_an_example_serves_until_it_is_told_to_stop(example: Example, tmp_path: 
             return False
 
     with reserved_port() as port, reserved_port() as metrics:
-        program.write_text(example.code.replace("8000", str(port)).replace("9464", str(metrics)), encoding="utf-8")
-        with running(program) as process:
-            eventually(answers, "the example answers")
-            process.terminate()
-            assert process.wait(TIMEOUT) == 0
-            assert process.stderr is not None
-            assert "Traceback" not in process.stderr.read()
+        code = example.code.replace("8000", str(port)).replace("9464", str(metrics))
+        (tmp_path / "program.py").write_text(code, encoding="utf-8")
+        command = [sys.executable, "program.py"]
+        with (
+            (tmp_path / "log").open("w+") as log,
+            subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=log, start_new_session=True) as process,
+        ):
+            try:
+                eventually(answers, "the example answers")
+                process.terminate()
+                assert process.wait(TIMEOUT) == 0
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+            log.seek(0)
+            assert "Traceback" not in log.read()
 
 
 def test_there_are_examples() -> None:

@@ -386,14 +386,17 @@ def test_a_pipe_that_is_full_holds_nobody_up(site: Path, tmp_path: Path, process
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    # The server opens the pipe anew: this end alone is non-blocking while it is filled.
+    writer = os.open(pipe, os.O_WRONLY)
     shell = ["sh", "-c", f'exec "$@" 2>{pipe}', "sh", sys.executable, "-m", "ebbpool", "serve", "0", "-b", "127.0.0.1"]
     try:
         with started([*shell, *processes], site, tmp_path / "log") as served:
-            fill(pipe)
+            fill(writer)
             with served.connect() as client:
                 for _ in range(300):
                     client.sendall(GET % b"hello.txt")
                     read_until(client, b"\r\n\r\nhello\n")
             assert served.stop()[0] == 0
     finally:
+        os.close(writer)
         os.close(reader)

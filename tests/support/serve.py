@@ -85,15 +85,14 @@ def read_until(connection: socket.socket, end: bytes) -> bytes:
     return received
 
 
-def fill(pipe: Path) -> None:
-    """Write into a named pipe, which somebody has open, until it takes no more."""
-    # Opened anew, so that nobody else's end becomes non-blocking.
-    writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+def fill(writer: int) -> None:
+    """Write into a pipe until it takes no more."""
+    os.set_blocking(writer, False)
     for size in (4096, 1):
         with suppress(BlockingIOError):
             while True:
                 os.write(writer, b"." * size)
-    os.close(writer)
+    os.set_blocking(writer, True)
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
