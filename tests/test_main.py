@@ -129,6 +129,10 @@ def test_telling_what_runs_imports_no_server() -> None:
         ("8000 9000", r"unrecognized arguments: 9000"),
         ("-d no-such-directory", r"argument -d/--directory: no such directory: 'no-such-directory'"),
         ("-p HTTP/2", r"argument -p/--protocol: invalid choice: 'HTTP/2'.*HTTP/1.0.*HTTP/1.1.*"),
+        (
+            "--metrics 9464",
+            r"""argument --metrics: it must be "host:port", "\[host\]:port" or "unix:path", not '9464'""",
+        ),
         ("--processes 0", r"argument --processes: must be at least 1, not 0"),
         ("--max-workers 0", r"argument --max-workers: must be at least 1, not 0"),
         ("--max-workers 2.5", r"argument --max-workers: invalid whole number value: '2.5'"),
@@ -139,8 +143,8 @@ def test_telling_what_runs_imports_no_server() -> None:
         ("--keep-alive soon", r"argument --keep-alive: invalid number of seconds value: 'soon'"),
         ("--header-timeout 0", r"argument --header-timeout: must be a finite number of seconds above 0, not 0"),
         ("--idle-timeout inf", r"argument --idle-timeout: must be a finite number of seconds above 0, not inf"),
-        ("--request-timeout nan", r"argument --request-timeout: must be a number of seconds, at least 0, not nan"),
-        ("--shutdown-timeout=-1", r"argument --shutdown-timeout: must be a number of seconds, at least 0, not -1"),
+        ("--request-timeout nan", r"argument --request-timeout: must be a finite number of seconds above 0, not nan"),
+        ("--shutdown-timeout=-1", r"argument --shutdown-timeout: must be a finite number of seconds above 0, not -1"),
     ],
 )
 def test_wrong_use_of_serve_is_one_clear_line(arguments: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:

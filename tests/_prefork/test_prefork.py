@@ -356,27 +356,16 @@ def test_the_main_module_has_to_be_guarded(tmp_path: Path) -> None:
         running.await_text("if __name__ == '__main__'")
 
 
-def test_http_over_a_unix_socket_which_is_removed_in_the_end(tmp_path: Path) -> None:
-    script = """
-    from http.server import SimpleHTTPRequestHandler
-    from ebbpool.socketserver import AdaptivePoolHTTPServer
-
-    def serve(child):
-        child.serve(AdaptivePoolHTTPServer.from_socket(child.listener, SimpleHTTPRequestHandler))
-    """
-    (tmp_path / "hello").write_bytes(b"hello")
-    with site(tmp_path, "serve, processes=1, bind='unix:s'", script) as running:
+def test_a_unix_socket_outlives_a_child_and_is_removed_in_the_end(tmp_path: Path) -> None:
+    with site(tmp_path, "processes=1, bind='unix:s'") as running:
         for count in (1, 2):
             child = running.child(0, count)
             with socket.socket(socket.AF_UNIX) as client, contextlib.chdir(tmp_path):
                 client.settimeout(TIMEOUT)
                 client.connect("s")
-                client.sendall(b"GET /hello HTTP/1.0\r\n\r\n")
-                with client.makefile("rb") as reply:
-                    assert reply.readline().startswith(b"HTTP/1.0 200 ") and reply.read().endswith(b"\r\n\r\nhello")
+                assert answer_on(client) == child
             if count == 1:
                 os.kill(child, signal.SIGKILL)
-        running.await_text('"GET /hello HTTP/1.0" 200')
         assert running.stop() == STOPPED
     assert not (tmp_path / "s").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import http.server
 import logging
@@ -9,12 +10,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
-from ebbpool._cli.options import OF_SERVER, Options
 from ebbpool._http.server import AdaptivePoolHTTPServer
 from ebbpool._prefork.bind import Listeners
 from ebbpool._stdio import flush_or_discard, unhindered
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from ebbpool.prefork import Child
 
 BACKLOG = 1024
+OF_POOL = ("max_workers", "min_workers", "min_spare_workers", "keep_alive", "max_queue")
+TIMES = ("header_timeout", "idle_timeout", "request_timeout", "shutdown_timeout")
 
 
 class FileHandler(http.server.SimpleHTTPRequestHandler):
@@ -57,9 +58,9 @@ class FileServer(AdaptivePoolHTTPServer):
     # Handlers that still run when `server_close` has given up must not keep the process alive.
     daemon_threads = True
 
-    def __init__(self, *args: Any, options: Options, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, options: argparse.Namespace, **kwargs: Any) -> None:
         self.options = options
-        for name in OF_SERVER:
+        for name in OF_POOL + TIMES:
             setattr(self, name, getattr(options, name))
         super().__init__(*args, **kwargs)
 
@@ -74,12 +75,12 @@ class FileServer(AdaptivePoolHTTPServer):
                 sys.stderr.write(f"{client_address[0]} left: {error}\n")
 
 
-def server_on(listener: socket.socket, options: Options) -> FileServer:
+def server_on(listener: socket.socket, options: argparse.Namespace) -> FileServer:
     handler = type("FileHandler", (FileHandler,), {"protocol_version": options.protocol})
     return FileServer.from_socket(listener, functools.partial(handler, directory=options.directory), options=options)
 
 
-def listen(options: Options) -> socket.socket:
+def listen(options: argparse.Namespace) -> socket.socket:
     """Return a socket that listens on IPv4 and IPv6 if the address allows, as `http.server` does."""
     found = socket.getaddrinfo(options.bind, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]
@@ -87,7 +88,7 @@ def listen(options: Options) -> socket.socket:
     return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
 
 
-def serve(options: Options) -> int:
+def serve(options: argparse.Namespace) -> int:
     """Serve until a signal ends it, in the main thread; return 0 if all requests were finished, else 1."""
     try:
         with unhindered():
@@ -96,7 +97,7 @@ def serve(options: Options) -> int:
         flush_or_discard(sys.stdout, sys.stderr)
 
 
-def _serve(options: Options) -> int:
+def _serve(options: argparse.Namespace) -> int:
     try:
         listener = listen(options)
     except OSError as error:
@@ -117,7 +118,7 @@ def _serve(options: Options) -> int:
         return _serve_in_children(listener, options, metrics)
 
 
-def _serve_in_children(listener: socket.socket, options: Options, metrics: socket.socket | None) -> int:
+def _serve_in_children(listener: socket.socket, options: argparse.Namespace, metrics: socket.socket | None) -> int:
     from ebbpool import prefork
 
     _announce(listener)
@@ -134,19 +135,30 @@ def _serve_in_children(listener: socket.socket, options: Options, metrics: socke
     )
 
 
-def serve_in_child(options: Options, child: Child) -> None:
+def serve_in_child(options: argparse.Namespace, child: Child) -> None:
     child.serve(server_on(child.listener, options))
 
 
-def _serve_here(listener: socket.socket, options: Options, metrics: socket.socket | None) -> int:
+def _serve_here(listener: socket.socket, options: argparse.Namespace, metrics: socket.socket | None) -> int:
     server = server_on(listener, options)
+    received: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        # The second signal ends the process.
+        if received:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        received.append(number)
+        server._loop.tell()
+
     with ExitStack() as stack:
         if metrics is not None:
             from ebbpool._metrics.endpoint import endpoint
             from ebbpool._metrics.source import Source
 
             stack.enter_context(endpoint(metrics, Source(None).read, histograms=False))
-        received = stack.enter_context(_ended_by_signals(server))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, note)
         _announce(listener)
         server.serve_forever()
         if signal.SIGINT in received:
@@ -156,27 +168,6 @@ def _serve_here(listener: socket.socket, options: Options, metrics: socket.socke
         except TimeoutError as error:
             return _failed(str(error))
     return 0
-
-
-@contextmanager
-def _ended_by_signals(server: FileServer) -> Iterator[list[int]]:
-    """Have the first SIGINT or SIGTERM end `server`'s loop, and the next one the process."""
-    received: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
-    def note(number: int, frame: object) -> None:
-        if received:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        received.append(number)
-        server._loop.tell()
-
-    before = {number: signal.signal(number, note) for number in numbers}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _announce(listener: socket.socket) -> None:
