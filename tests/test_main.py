@@ -83,28 +83,24 @@ print("installed")
 SAID = "ebbpool INFO the plain engine runs: none is compiled here"
 
 
-def printed(script: str, pure: str) -> list[str]:
-    done = python("-c", script, EBBPOOL_PURE=pure)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
 def test_a_plain_engine_that_was_not_asked_for_is_told_once() -> None:
     # Elsewhere it is the one that there is.
     said = [SAID] if sys.implementation.name == "cpython" else []
-    assert printed(UNCOMPILED + POOLS, "") == said
-    assert printed(UNCOMPILED + POOLS, "1") == []
+    cases = [("", POOLS, said), ("1", POOLS, [])]
     if importlib.util.find_spec("anyio") is not None:
-        assert printed(UNCOMPILED + INSTALL + POOLS, "") == [*said, "installed"]
+        cases.append(("", INSTALL + POOLS, [*said, "installed"]))
+    for pure, script, lines in cases:
+        done = python("-c", UNCOMPILED + script, EBBPOOL_PURE=pure)
+        assert (done.stdout.splitlines(), done.stderr) == (lines, ""), (pure, script)
 
 
-def test_help_shows_both_uses() -> None:
-    result = run("--help")
-    assert result.returncode == 0
-    assert "print the version, and what it runs on" in result.stdout
-    assert "serve a directory over HTTP" in " ".join(result.stdout.split())
-    assert "python -m ebbpool serve" in run("serve", "--help").stdout
-    assert "python -m ebbpool top" in run("top", "--help").stdout
+def test_help_is_there_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "print the version, and what it runs on" in text and "serve a directory over HTTP" in text
+    for command in ("run", "serve", "top"):
+        assert main(command, "--help") == 0
+        assert f"usage: python -m ebbpool {command}" in capsys.readouterr().out
 
 
 def test_telling_what_runs_imports_no_server() -> None:

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import pytest
+
 from ebbpool._prefork import bind as binding  # noqa: F401  (for tests of what is inside)
 from ebbpool._prefork import child as child
 from ebbpool._prefork import makers as makers
@@ -345,6 +347,13 @@ def answer_on(connection: socket.socket) -> int:
     if not line:
         raise ConnectionResetError("the connection ended without an answer")
     return int(line)
+
+
+def skip_without_ipv6() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("the machine has no IPv6")
 
 
 class Load:

@@ -9,9 +9,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from support.common import Background, environment, eventually
 from support.prefork import nobody_is_left
@@ -38,13 +37,8 @@ class Served:
     def connect(self, host: str = "127.0.0.1") -> socket.socket:
         return socket.create_connection((host, self.port), timeout=PATIENCE)
 
-    def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-        """Make one request on a connection of its own; return status, headers and body."""
-        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        try:
-            return ask(client, path, method, **headers)
-        finally:
-            client.close()
+    def get(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+        return get(self.port, path, method)
 
     def refuses(self) -> bool:
         """Tell whether nobody listens any more."""
@@ -67,12 +61,12 @@ class Served:
         return self.process.returncode, rest
 
 
-def ask(
-    client: http.client.HTTPConnection, path: str, method: str = "GET", **headers: str
-) -> tuple[int, dict[str, str], bytes]:
-    client.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-    with client.getresponse() as response:
-        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+def get(port: int, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+    """Make one request on a connection of its own; return status, headers and body."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as client:
+        client.request(method, path)
+        with client.getresponse() as response:
+            return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
 
 
 def read_until(connection: socket.socket, end: bytes) -> bytes:
@@ -141,7 +135,7 @@ def started(command: list[str], directory: Path, log: Path) -> Iterator[Served]:
 
 
 @contextmanager
-def serving(directory: Path, *arguments: str, **options: Any) -> Iterator[Served]:
+def serving(directory: Path, *arguments: str) -> Iterator[Served]:
     """Serve `directory` at a free port of 127.0.0.1; at the end of the block a SIGTERM has to end it with status 0."""
     bind = [] if "-b" in arguments else ["-b", "127.0.0.1"]
     command = [sys.executable, "-m", "ebbpool", "serve", "0", *bind, *arguments]
