@@ -136,6 +136,7 @@ def test_telling_what_runs_imports_no_server() -> None:
         ("--min-spare-workers 257", r"argument --min-spare-workers: 257 is more than --max-workers, 256"),
         ("--max-queue=-1", r"argument --max-queue: must be at least 0, not -1"),
         ("--keep-alive nan", r"argument --keep-alive: must be a number of seconds, at least 0, not nan"),
+        ("--keep-alive=-0.1", r"argument --keep-alive: must be a number of seconds, at least 0, not -0.1"),
         ("--keep-alive soon", r"argument --keep-alive: invalid number of seconds value: 'soon'"),
         ("--header-timeout 0", r"argument --header-timeout: must be a finite number of seconds above 0, not 0"),
         ("--idle-timeout inf", r"argument --idle-timeout: must be a finite number of seconds above 0, not inf"),
