@@ -58,35 +58,26 @@ def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, pr
                 new = running.child(0, kill + 1)
                 while new not in load.await_answers(1):
                     pass
-        assert not load.refused
-        assert len(load.lost) <= 3 * clients, "no more than what the dead had in hand"
+        assert not any(isinstance(error, ConnectionRefusedError) for error in load.errors)
+        assert len(load.errors) <= 3 * clients, "no more than what the dead had in hand"
         assert running.stop() == STOPPED
 
 
 @PRELOAD
 def test_children_end_gracefully_when_their_parent_is_killed(tmp_path: Path, preload: bool) -> None:
-    with site(tmp_path, f"serve_and_tell, preload={preload}") as running:
+    script = """
+    def serve_and_hear(child):
+        signal.signal(signal.SIGTERM, lambda *_: tell("heard"))
+        serve_and_tell(child)
+    """
+    with site(tmp_path, f"serve_and_hear, preload={preload}", script) as running:
         children = running.children()
         with running.begin() as connection:
             running.signal(signal.SIGKILL)
             assert running.status() == -signal.SIGKILL
             running.await_event("asked", 2)
+            running.await_event("heard", 2)
             assert answer_on(connection) in children, "what was begun is finished"
-        eventually(lambda: nobody_is_left(running.pid))
-
-
-def test_a_handler_of_the_users_own_hears_that_the_parent_is_gone(tmp_path: Path) -> None:
-    script = """
-    def serve(child):
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("told by a signal"))
-        child.ready()
-        while True:
-            signal.pause()
-    """
-    with site(tmp_path, "serve, processes=1", script) as running:
-        running.child(0)
-        running.signal(signal.SIGKILL)
-        running.await_text("told by a signal")
         eventually(lambda: nobody_is_left(running.pid))
 
 
@@ -102,7 +93,7 @@ def test_hang_up_replaces_every_child_and_nobody_notices(tmp_path: Path, preload
                 running.await_event("child_exited", number=number, exitcode=0)
             new = {running.child(0, 2), running.child(1, 2)}
             assert load.await_answers() <= new
-        assert not load.refused and not load.lost
+        assert not load.errors
         assert all(map(is_gone, old))
         assert running.stop() == STOPPED
 

@@ -255,7 +255,6 @@ class Site:
         return int(self.await_event("child_ready", count, number=number)["pid"])
 
     def children(self) -> list[int]:
-        """The process ids of the two children that are there at first."""
         return [self.child(0), self.child(1)]
 
     def signal(self, number: signal.Signals, to_all: bool = False) -> None:
@@ -364,8 +363,7 @@ class Load:
         self._over = threading.Event()
         self._calls = 0
         self._answers: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
-        self.refused: list[BaseException] = []
-        self.lost: list[BaseException] = []
+        self.errors: list[OSError] = []
         self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
 
     def _run(self) -> None:
@@ -373,10 +371,8 @@ class Load:
             call = self._calls
             try:
                 self._answers.put((call, self._ask()))
-            except ConnectionRefusedError as error:
-                self.refused.append(error)
             except OSError as error:
-                self.lost.append(error)
+                self.errors.append(error)
 
     def await_answers(self, count: int = 20) -> set[int]:
         """Wait for so many answers to what is asked from now on; return who gave them."""

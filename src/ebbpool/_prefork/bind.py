@@ -110,9 +110,9 @@ class Listeners:
         return self._own[number]
 
     def keep_only(self, numbers: Collection[int]) -> None:
-        if self._reuse_port:
-            for number in [number for number in self._own if number and number not in numbers]:
-                self._own.pop(number).close()
+        # The first is kept so that the port is never given up.
+        for number in self._own.keys() - {0, *numbers}:
+            self._own.pop(number).close()
 
     def close(self) -> None:
         """Close the sockets that were opened here, and remove the file of a Unix socket."""
