@@ -260,17 +260,14 @@ def test_a_head_that_does_not_come(site: Path) -> None:
             assert read_all(client).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_connection_that_is_not_used(site: Path) -> None:
-    with serving(site, "--idle-timeout", "0.1") as served, served.connect() as client:
+def test_a_connection_that_is_not_used_and_a_client_that_takes_nothing(site: Path) -> None:
+    with serving(site, "--idle-timeout", "0.1", "--request-timeout", "0.2") as served, served.connect() as client:
         client.sendall(GET % b"hello.txt")
-        assert read_all(client).endswith(b"\r\n\r\nhello\n")
-
-
-def test_a_client_that_takes_nothing(site: Path) -> None:
-    with serving(site, "--request-timeout", "0.2") as served, served.connect() as client:
-        client.sendall(GET % b"endless")
-        eventually(lambda: "TimeoutError" in served.log)
-        assert served.get("/hello.txt")[0] == 200
+        assert read_all(client).endswith(b"\r\n\r\nhello\n"), "it is closed once it was idle for so long"
+        with served.connect() as lazy:
+            lazy.sendall(GET % b"endless")
+            eventually(lambda: "TimeoutError" in served.log)
+            assert served.get("/hello.txt")[0] == 200
 
 
 def test_a_client_that_leaves(site: Path) -> None:
