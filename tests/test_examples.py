@@ -58,20 +58,13 @@ EXAMPLES = [block for block in BLOCKS if block not in SERVERS and block not in F
 ASK = """
 import asyncio
 import threading
+import httpx
 
 async def ask():
-    sent = []
-    async def receive():
-        return {"type": "http.request", "body": b"", "more_body": False}
-    async def send(message):
-        sent.append(message)
-    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
-             "path": "/report", "raw_path": b"/report", "query_string": b"", "headers": [], "root_path": "",
-             "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}
-    await app(scope, receive, send)
-    return sent
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        return await client.get("/report")
 
-print(asyncio.run(ask())[-1]["body"].decode())
+print(asyncio.run(ask()).text)
 print(sum(thread.name.startswith("ebbpool-anyio") for thread in threading.enumerate()))
 """
 """Sends the FastAPI app of the README a request; prints the answer, and how many threads of the pool there are."""
@@ -79,13 +72,13 @@ print(sum(thread.name.startswith("ebbpool-anyio") for thread in threading.enumer
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_runs(example: Example, tmp_path: Path) -> None:
-    code = example.code
+    is_app = "FastAPI()" in example.code
+    code = example.code + (ASK if is_app else "")
     skip_without_packages(code)
     if "interrupt=True" in code and sys.implementation.name != "cpython":
         pytest.skip("nothing can interrupt a thread here")
     (tmp_path / "a file").write_text("something to read")
-    is_app = "FastAPI()" in code
-    done = run_script(f"import os; os.chdir({str(tmp_path)!r})\n" + code + (ASK if is_app else ""))
+    done = run_script(f"import os; os.chdir({str(tmp_path)!r})\n" + code)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     if is_app:
         assert done.stdout.splitlines() == ['{"status":"done"}', "1"]
