@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import pytest
-from support.common import PLUGIN, TIMEOUT, environment, eventually, run_script
+from support.common import PLUGIN, TIMEOUT, environment, eventually, python, run_script
 from support.pages import ROOT, blocks_of, skip_without_packages
 from support.server import reserved_port
 
@@ -93,15 +93,7 @@ def test_a_file_runs_beside_those_before_it(example: Example, tmp_path: Path) ->
     if str(example.file).startswith("test_"):
         (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         how = ["-m", "pytest", "-q", *PLUGIN, "-p", "no:cacheprovider", "-p", "no:asyncio", "--ebbpool-leaks"]
-    done = subprocess.run(
-        [sys.executable, *how, str(example.file)],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+    done = python(*how, str(example.file), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), (done.stdout, done.stderr)
 
 

@@ -17,17 +17,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from support.common import environment, output_of
+from support.common import output_of, python
 
 import ebbpool
 from ebbpool._testing import seams
-
-
-def python(*arguments: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, cwd=cwd, env=environment() | environ, capture_output=True, text=True, timeout=50, check=False
-    )
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

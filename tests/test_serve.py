@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.common import A_MOMENT, STACKS, TIMEOUT, eventually
+from support.common import A_MOMENT, STACKS, TIMEOUT, eventually, python
 from support.prefork import skip_without_ipv6
-from support.serve import PATIENCE, Served, fill, get, read_until, run, serving, started
+from support.serve import PATIENCE, Served, fill, get, read_until, serving, started
 from support.server import looping, read_all, reserved_port
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the platform has no signals to end a process cleanly")
@@ -286,7 +286,7 @@ def test_a_port_that_is_taken(site: Path, metrics: bool, processes: tuple[str, .
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         where = ["0", "--metrics", f"127.0.0.1:{port}"] if metrics else [str(port)]
-        done = run(*where, "-b", "127.0.0.1", *processes, cwd=site)
+        done = python("-m", "ebbpool", "serve", *where, "-b", "127.0.0.1", *processes, cwd=site)
     named = f"'127.0.0.1:{port}'" if metrics else f"127.0.0.1, port {port}"
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
@@ -298,7 +298,7 @@ def test_a_port_that_is_taken(site: Path, metrics: bool, processes: tuple[str, .
 def test_an_address_that_nobody_has(site: Path, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # A name server that does not answer is not asked for longer than the run may take.
     monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
-    done = run("0", "-b", host, cwd=site)
+    done = python("-m", "ebbpool", "serve", "0", "-b", host, cwd=site)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"python -m ebbpool serve: error: cannot listen on {host}, port 0: ")
     assert done.stderr.count("\n") == 1

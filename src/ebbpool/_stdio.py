@@ -205,11 +205,9 @@ def _forget(stream: TextIO) -> None:
     try:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), number, inheritable)
-        try:
-            stream.flush()
-        finally:
-            os.dup2(kept, number, inheritable)
+        stream.flush()
     finally:
+        os.dup2(kept, number, inheritable)
         os.close(kept)
 
 

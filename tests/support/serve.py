@@ -89,19 +89,6 @@ def fill(writer: int) -> None:
     os.set_blocking(writer, True)
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command line that ends by itself."""
-    return subprocess.run(
-        [sys.executable, "-m", "ebbpool", "serve", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment(),
-        cwd=cwd,
-        check=False,
-    )
-
-
 @contextmanager
 def started(command: list[str], directory: Path, log: Path) -> Iterator[Served]:
     """Run a server in `directory` until the block is left; kill it, and all that it started, if it has not ended."""
