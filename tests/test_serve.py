@@ -121,11 +121,10 @@ def test_a_line_per_request_as_the_standard_library_writes_it(site: Path) -> Non
         served.get("/hello.txt")
         served.get("/missing")
         eventually(lambda: served.log.count("\n") == 3)
-        lines = served.log.splitlines()
     date = r"127\.0\.0\.1 - - \[\d\d/\w{3}/\d{4} \d\d:\d\d:\d\d\] "
-    assert re.fullmatch(date + re.escape('"GET /hello.txt HTTP/1.1" 200 -'), lines[0])
-    assert re.fullmatch(date + re.escape("code 404, message File not found"), lines[1])
-    assert re.fullmatch(date + re.escape('"GET /missing HTTP/1.1" 404 -'), lines[2])
+    texts = ['"GET /hello.txt HTTP/1.1" 200 -', "code 404, message File not found", '"GET /missing HTTP/1.1" 404 -']
+    for line, text in zip(served.log.splitlines(), texts, strict=True):
+        assert re.fullmatch(date + re.escape(text), line)
 
 
 def test_the_first_line_is_the_one_of_the_standard_library(site: Path, tmp_path: Path) -> None:
