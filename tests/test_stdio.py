@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from support.common import TIMEOUT, Background, needs_fork, no_thread, run_script
-from support.serve import fill
+from support.prefork import fill
 
 from ebbpool import _stdio
 from ebbpool._stdio import Overflow, unhindered

@@ -35,7 +35,7 @@ from support.common import (
 
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing.seams import crew_of
+from ebbpool._testing.seams import places_lent
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -163,7 +163,7 @@ async def test_a_call_with_a_limiter_of_its_own_is_not_held_up_by_the_ceiling(na
         with anyio.CancelScope() as scope:
             scope.cancel()
             await narrow_way.run_sync(abs, -1, limiter=anyio.CapacityLimiter(1))
-        assert (crew_of(pool).pool.lent, pool.stats().max_workers) == (0, 1)
+        assert (places_lent(pool), pool.stats().max_workers) == (0, 1)
     wait_for_idle(pool)
     eventually(lambda: pool.stats().workers <= 1)
 
@@ -183,7 +183,7 @@ async def test_a_cancelled_call_with_a_limiter_of_its_own_gives_back_its_place(n
         group.cancel_scope.cancel()
     wait_for_idle(pool)
     await anyio.lowlevel.checkpoint()
-    eventually(lambda: (crew_of(pool).pool.lent, pool.stats().max_workers) == (0, 1))
+    eventually(lambda: (places_lent(pool), pool.stats().max_workers) == (0, 1))
 
 
 @pytest.mark.anyio

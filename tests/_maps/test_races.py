@@ -174,7 +174,7 @@ def test_a_run_that_ends_as_the_pool_closes_is_the_last(caplog: pytest.LogCaptur
         task = pool.schedule(1, gate)
         keeper.advance(1.0)
         gate.await_begun()
-        seams.crew_of(pool).pool.close()
+        seams.close(pool)
         gate.open()
         eventually(lambda: not task.active)
         assert (task.runs, task.missed) == (1, 0)
@@ -190,7 +190,7 @@ def test_due_in_the_moment_of_the_shutdown() -> None:
         future.add_done_callback(lambda _: told_in.append(threading.current_thread()))
 
         def closing(held: Any) -> bool:
-            seams.crew_of(pool).pool.close()
+            seams.close(pool)
             queued = release(held)
             assert told_in == []
             return queued

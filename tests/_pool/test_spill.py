@@ -65,7 +65,7 @@ def request() -> str:
 
 
 def measured(pool: AdaptiveExecutor, *call: Any) -> Any:
-    seams.crew_of(pool).pool.observe(1, lambda waited, ran: None)
+    seams.observe(pool, 1, lambda waited, ran: None)
     return pool.submit(*call)
 
 

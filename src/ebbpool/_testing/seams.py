@@ -87,6 +87,16 @@ def parts_of_the_core() -> list[type]:
     return [one for one in own if one.__module__.startswith("ebbpool.") and not issubclass(one, tuple | Exception)]
 
 
+def observe(pool: Any, one_in: int, record: Callable[[float, float], object] | None) -> None:
+    """Have one task in so many measured: `record` is told how long it waited and ran."""
+    pool._pool.observe(one_in, record)
+
+
+def mutex_of(pool: Any) -> Any:
+    """Return the mutex of a pool on the plain core."""
+    return pool._pool.mutex
+
+
 def stop_in_a_step(pool: Any, inside: Any, go: Any) -> Callable[[], None]:
     """On the plain core, have workers wait for `go` with a task in hand that is on no queue; return what ends that.
 
@@ -104,6 +114,11 @@ def stop_in_a_step(pool: Any, inside: Any, go: Any) -> Callable[[], None]:
     return partial(setattr, pool._pool, "dequeue", dequeue)
 
 
+def close(pool: Any) -> None:
+    """Take no more tasks, which is the first step of a shutdown."""
+    pool._pool.close()
+
+
 def lift(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
     """Submit a call that has a limit of its own elsewhere, and lifts the ceiling while it runs."""
     return pool.hand_in(pool._unlimited, True, fn, args, {})
@@ -114,6 +129,11 @@ def line_up(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
     held = pool.hold_back(fn, args, None)
     pool.release(held)
     return held
+
+
+def places_lent(pool: Any) -> int:
+    """Return by how many workers the ceiling is lifted."""
+    return int(pool._pool.lent)
 
 
 class BlockedSubmitter:
