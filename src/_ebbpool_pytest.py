@@ -34,7 +34,6 @@ def _seconds(text: str) -> float:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
     group = parser.getgroup("ebbpool")
     group.addoption(
         "--ebbpool-leaks",
@@ -51,7 +50,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark, and the check if it is wanted."""
     config.addinivalue_line("markers", f"{MAY_LEAK}: what this test leaves behind is no fault to --ebbpool-leaks")
     if config.getoption("--ebbpool-leaks"):
         config.pluginmanager.register(LeakCheck(config.option.ebbpool_grace), "ebbpool-leaks")
@@ -96,7 +94,6 @@ class LeakCheck:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None, object, object]:
-        """Note what is there before the test."""
         self._failed = False
         if leaks := _leaks():
             leaks.spare()
@@ -106,16 +103,13 @@ class LeakCheck:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
     ) -> Generator[None, object, object]:
-        """Note what a fixture makes that outlives the test."""
         try:
             return (yield)
         finally:
             if request.scope != "function" and (leaks := _leaks()):
                 self._of_fixtures.setdefault(fixturedef, WeakSet()).update(leaks.spare())
 
-    @pytest.hookimpl
     def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
-        """Spare the pools of a fixture no longer when it has ended."""
         if leaks := _leaks():
             leaks.blame(self._of_fixtures.pop(fixturedef, ()))
 
@@ -130,8 +124,7 @@ class LeakCheck:
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
         """Fail the test if it has left something behind, when all fixtures that end with it have ended."""
         result = yield
-        leaks = _leaks()
-        if leaks and not self._failed and item.get_closest_marker(MAY_LEAK) is None:
+        if not self._failed and item.get_closest_marker(MAY_LEAK) is None and (leaks := _leaks()):
             if found := leaks.find(self._grace):
                 pytest.fail(f"{item.nodeid} left this behind:\n{found}", pytrace=False)
         return result

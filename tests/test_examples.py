@@ -12,12 +12,11 @@ import sys
 import textwrap
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, cast
 
 import pytest
-from support.common import PLUGIN, TIMEOUT, environment, eventually, run_script
+from support.common import PLUGIN, TIMEOUT, environment, eventually, python, run_script
 from support.pages import ROOT, blocks_of, skip_without_packages
 from support.server import reserved_port
 
@@ -27,13 +26,7 @@ MODULES = ["ebbpool.anyio", "ebbpool.opentelemetry", "ebbpool.prefork", "ebbpool
 
 
 class Example(NamedTuple):
-    """One block of code.
-
-    Attributes:
-        code: What it says.
-        file: The name in its first line, if it is to be saved under that: ``# server.py``.
-        before: The blocks with a file's name that stand before it on its page.
-    """
+    """One block of code, the name in its first line (``# server.py``), and the blocks with a name before it."""
 
     code: str
     file: str | None
@@ -65,20 +58,13 @@ EXAMPLES = [block for block in BLOCKS if block not in SERVERS and block not in F
 ASK = """
 import asyncio
 import threading
+import httpx
 
 async def ask():
-    sent = []
-    async def receive():
-        return {"type": "http.request", "body": b"", "more_body": False}
-    async def send(message):
-        sent.append(message)
-    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
-             "path": "/report", "raw_path": b"/report", "query_string": b"", "headers": [], "root_path": "",
-             "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}
-    await app(scope, receive, send)
-    return sent
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        return await client.get("/report")
 
-print(asyncio.run(ask())[-1]["body"].decode())
+print(asyncio.run(ask()).text)
 print(sum(thread.name.startswith("ebbpool-anyio") for thread in threading.enumerate()))
 """
 """Sends the FastAPI app of the README a request; prints the answer, and how many threads of the pool there are."""
@@ -86,13 +72,13 @@ print(sum(thread.name.startswith("ebbpool-anyio") for thread in threading.enumer
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_runs(example: Example, tmp_path: Path) -> None:
-    code = example.code
+    is_app = "FastAPI()" in example.code
+    code = example.code + (ASK if is_app else "")
     skip_without_packages(code)
     if "interrupt=True" in code and sys.implementation.name != "cpython":
         pytest.skip("nothing can interrupt a thread here")
     (tmp_path / "a file").write_text("something to read")
-    is_app = "FastAPI()" in code
-    done = run_script(f"import os; os.chdir({str(tmp_path)!r})\n" + code + (ASK if is_app else ""))
+    done = run_script(f"import os; os.chdir({str(tmp_path)!r})\n" + code)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     if is_app:
         assert done.stdout.splitlines() == ['{"status":"done"}', "1"]
@@ -107,15 +93,7 @@ def test_a_file_runs_beside_those_before_it(example: Example, tmp_path: Path) ->
     if str(example.file).startswith("test_"):
         (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         how = ["-m", "pytest", "-q", *PLUGIN, "-p", "no:cacheprovider", "-p", "no:asyncio", "--ebbpool-leaks"]
-    done = subprocess.run(
-        [sys.executable, *how, str(example.file)],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+    done = python(*how, str(example.file), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), (done.stdout, done.stderr)
 
 
@@ -129,29 +107,9 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
-@contextmanager
-def running(program: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a program in a folder and a process group of its own; nothing of it is left afterwards."""
-    with subprocess.Popen(
-        [sys.executable, program.name],
-        cwd=program.parent,
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-
-
 @pytest.mark.skipif(os.name != "posix", reason="no signal stops it there")
 @pytest.mark.parametrize("example", SERVERS)
 def test_an_example_serves_until_it_is_told_to_stop(example: Example, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-
     def answers() -> bool:
         assert process.poll() is None
         try:
@@ -161,13 +119,22 @@ def test_an_example_serves_until_it_is_told_to_stop(example: Example, tmp_path: 
             return False
 
     with reserved_port() as port, reserved_port() as metrics:
-        program.write_text(example.code.replace("8000", str(port)).replace("9464", str(metrics)), encoding="utf-8")
-        with running(program) as process:
-            eventually(answers, "the example answers")
-            process.terminate()
-            assert process.wait(TIMEOUT) == 0
-            assert process.stderr is not None
-            assert "Traceback" not in process.stderr.read()
+        code = example.code.replace("8000", str(port)).replace("9464", str(metrics))
+        (tmp_path / "program.py").write_text(code, encoding="utf-8")
+        command = [sys.executable, "program.py"]
+        with (
+            (tmp_path / "log").open("w+") as log,
+            subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=log, start_new_session=True) as process,
+        ):
+            try:
+                eventually(answers, "the example answers")
+                process.terminate()
+                assert process.wait(TIMEOUT) == 0
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+            log.seek(0)
+            assert "Traceback" not in log.read()
 
 
 def test_there_are_examples() -> None:

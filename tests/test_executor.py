@@ -219,7 +219,7 @@ def test_at_most_one_woken_worker_is_on_its_way() -> None:
             on_their_way = []
             for _ in range(8):
                 pool.submit(int)
-                on_their_way.append(seams.on_their_way(pool))
+                on_their_way.append(seams.crew_of(pool).pool.roused)
             assert max(on_their_way) <= 1
             assert pool.wait_idle(TIMEOUT)
 

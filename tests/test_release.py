@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,39 +123,3 @@ def test_a_wheel_without_extensions_is_for_all_platforms(tmp_path: Path) -> None
     assert wheel.name == "part-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
         assert b"Root-Is-Purelib: true" in archive.read("part-1.dist-info/WHEEL")
-
-
-def imported(path: Path) -> Iterator[str]:
-    """Yield the names of the modules that a file imports whenever it is imported."""
-    nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{name.name}" for name in node.names)
-        elif isinstance(node, ast.Try | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        elif not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
-            nodes += ast.iter_child_nodes(node)
-
-
-def test_the_tests_of_a_wheel_need_no_more_than_they_get() -> None:
-    settings = PYPROJECT["tool"]["cibuildwheel"]
-    words = shlex.split(settings["test-command"])
-    ignored = {ROOT / word.removeprefix("--ignore=") for word in words if word.startswith("--ignore=")}
-    chosen = [ROOT / word for word in words if word.startswith("tests/")]
-    waiting = {found for path in chosen for found in (path.rglob("*.py") if path.is_dir() else [path])} - ignored
-    waiting.add(ROOT / "tests/conftest.py")
-    required = {re.split(r"[^\w-]", name)[0].replace("-", "_") for name in settings["test-requires"]}
-    given = {"_ebbpool_pytest", "_pytest", "ebbpool", "support", *required, *sys.stdlib_module_names}
-    seen: set[Path] = set()
-    while waiting:
-        seen.add(path := waiting.pop())
-        for name in imported(path):
-            assert name.partition(".")[0] in given, f"{path.relative_to(ROOT)} imports {name}"
-            ours = ROOT / "tests" / (name.replace(".", "/") + ".py")
-            if ours.exists() and ours not in seen:
-                waiting.add(ours)
-    assert len(seen) > len(chosen)

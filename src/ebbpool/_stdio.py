@@ -39,14 +39,6 @@ class Overflow(io.RawIOBase):
     a message.
 
     A process that is forked from this one has no such thread, so it writes by itself.
-
-    Args:
-        number: The descriptor. It stays the caller's.
-        name: Its name in reports of dropped lines, and in the thread's name.
-        held: How many bytes may wait.
-
-    Raises:
-        RuntimeError: The system refuses another thread.
     """
 
     def __init__(self, number: int, name: str, held: int = HELD) -> None:
@@ -63,15 +55,12 @@ class Overflow(io.RawIOBase):
         self._thread.start()
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor."""
         return self._number
 
     def isatty(self) -> bool:
-        """Return whether the descriptor is a terminal's."""
         return os.isatty(self._number)
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -138,11 +127,8 @@ class Overflow(io.RawIOBase):
 def unhindered() -> Iterator[None]:
     """Keep threads that write to `sys.stdout` or `sys.stderr` from waiting, if it is a pipe, a socket or a terminal.
 
-    Inside the block it is replaced by another stream, also in the handlers of `logging` that write there. A file is
-    left alone, and so is a stream that other code has put there. At the end everything is as before, with one
-    exception: a stream that still cannot be written to stays replaced, since the next write would wait.
-
-    On Windows the block changes nothing.
+    Inside the block it is replaced by another stream, also in the handlers of `logging` that write there. A stream that
+    cannot be written to at the end stays replaced, since the next write would wait.
     """
     replaced: list[tuple[str, TextIO, TextIO, Overflow]] = []
     try:
@@ -168,11 +154,9 @@ def unhindered() -> Iterator[None]:
 
 
 def flush_or_discard(*streams: TextIO | None) -> None:
-    """Write what `streams` have buffered, and discard what cannot be written.
-
-    Otherwise the interpreter tries to write it at its end, fails, and makes the exit status 120; and multiprocessing
-    tries before it starts a process, fails, and starts none.
-    """
+    """Write what `streams` have buffered, and discard what cannot be written."""
+    # Else the interpreter fails to write it at its end, and makes the exit status 120; and multiprocessing fails to
+    # write it before it starts a process, and starts none.
     for stream in streams:
         if stream is not None:
             try:
@@ -221,11 +205,9 @@ def _forget(stream: TextIO) -> None:
     try:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), number, inheritable)
-        try:
-            stream.flush()
-        finally:
-            os.dup2(kept, number, inheritable)
+        stream.flush()
     finally:
+        os.dup2(kept, number, inheritable)
         os.close(kept)
 
 

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, output_of
-from support.prefork import binding, child, makers
+from support.common import TIMEOUT, Background, output_of, run_script
+from support.prefork import binding, child, makers, skip_without_ipv6
 
 from ebbpool import prefork
 
@@ -36,13 +36,8 @@ def no_child_is_started() -> Iterator[None]:
     assert not multiprocessing.active_children()
 
 
-@contextlib.contextmanager
-def listeners(bind: Any = HERE, *, reuse_port: bool = False) -> Iterator[binding.Listeners]:
-    opened = binding.Listeners(bind, 16, reuse_port)
-    try:
-        yield opened
-    finally:
-        opened.close()
+def listeners(bind: Any = HERE, *, reuse_port: bool = False) -> contextlib.closing[binding.Listeners]:
+    return contextlib.closing(binding.Listeners(bind, 16, reuse_port))
 
 
 def connect(listener: socket.socket) -> None:
@@ -108,29 +103,21 @@ def test_a_child_that_imports_the_main_module_may_not_run_it(monkeypatch: pytest
 
 
 def test_serve_has_to_be_where_another_process_finds_it() -> None:
-    script = """
-    from ebbpool import prefork
+    done = run_script("""
+        from ebbpool import prefork
 
-    def serve(child):
-        pass
+        def serve(child): ...
 
-    try:
         prefork.run(serve, bind=("127.0.0.1", 0))
-    except ValueError as error:
-        print(error)
-    """
-    (line,) = output_of(script)
-    assert line.startswith("serve must be in a module that another process can import")
+    """)
+    assert "ValueError: serve must be in a module that another process can import" in done.stderr
 
 
 class TestAddresses:
     @pytest.mark.parametrize("bind", [HERE, "127.0.0.1:0", "localhost:0", ":0", "[::1]:0"], ids=str)
     def test_a_port_is_found_and_listened_on(self, bind: Any) -> None:
         if bind == "[::1]:0":
-            try:
-                socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-            except OSError:
-                pytest.skip("no IPv6 here")
+            skip_without_ipv6()
         with listeners(bind) as opened:
             listener = opened.of(0)
             assert opened.of(7) is listener and not listener.getblocking() and not listener.get_inheritable()
@@ -245,10 +232,4 @@ def test_log_lines_are_pairs_and_records_have_them_as_attributes(caplog: pytest.
 
 
 def test_what_every_template_imports_starts_no_thread() -> None:
-    script = f"""
-    import threading
-    for name in {makers.OURS!r}:
-        __import__(name)
-    print(threading.active_count())
-    """
-    assert output_of(script) == ["1"]
+    assert output_of(f"import threading, {', '.join(makers.OURS)}; print(threading.active_count())") == ["1"]

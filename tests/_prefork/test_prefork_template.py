@@ -17,6 +17,8 @@ from support.prefork import answer_on, is_gone, site
 
 from ebbpool.prefork import NEVER_STARTED, STOPPED, UNFINISHED
 
+PRELOAD = pytest.mark.parametrize("preload", [False, True])
+
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGQUIT])
 def test_a_template_whose_imports_never_end_is_killed(tmp_path: Path, number: signal.Signals | None) -> None:
@@ -33,23 +35,23 @@ def test_a_template_whose_imports_never_end_is_killed(tmp_path: Path, number: si
         running.await_event("start_failed")
 
 
-@pytest.mark.parametrize("preload", [False, True])
+@PRELOAD
 def test_what_is_preloaded_is_imported_once_and_its_threads_are_reported(tmp_path: Path, preload: bool) -> None:
     (tmp_path / "more.py").write_text("import sys\nsys.stderr.write('event=more\\n')\n", encoding="utf-8")
     script = """
-    say(f"event=imported main={__name__ == '__main__'}")
+    tell("imported", main=__name__ == "__main__")
     if __name__ != "__main__":
         threading.Thread(target=threading.Event().wait, name="restless", daemon=True).start()
 
     def serve(child):
-        say(f"event=name name={multiprocessing.current_process().name} more={'more' in sys.modules} {sys.argv[1:]}")
+        tell("name", name=multiprocessing.current_process().name, more="more" in sys.modules, argv=sys.argv[1:])
         child.serve(Server(child.listener))
 
     import multiprocessing
     """
     with site(tmp_path, f"serve, processes=1, preload={['more'] if preload else False}", script) as running:
         first = running.child(0)
-        running.await_text(f"event=name name=ebbpool-prefork-0 more={preload} []")
+        running.await_text(f"event=name name=ebbpool-prefork-0 more={preload} argv=[]")
         assert [event["threads"] for event in running.events("template_threads")] == ["restless"] * preload
         os.kill(first, signal.SIGKILL)
         running.child(0, 2)
@@ -99,7 +101,8 @@ def test_where_nothing_can_be_forked_children_are_spawned(tmp_path: Path) -> Non
         assert running.status() == STOPPED
 
 
-def test_children_are_replaced_though_nobody_reads_what_is_written(tmp_path: Path) -> None:
+@PRELOAD
+def test_children_are_replaced_though_nobody_reads_what_is_written(tmp_path: Path, preload: bool) -> None:
     script = """
     # In the parent, and in the template or in each child, whose streams cannot be flushed then.
     sys.stdout.reconfigure(line_buffering=False, write_through=False)
@@ -121,29 +124,18 @@ def test_children_are_replaced_though_nobody_reads_what_is_written(tmp_path: Pat
         os.close(read)
         logging.basicConfig(level=logging.INFO, handlers=[Silent()])
     """
-    for preload in (False, True):
-        with site(tmp_path, f"serve, processes=1, preload={preload}", script) as running:
-            os.kill(running.child(0), signal.SIGKILL)
-            running.child(0, 2)
-            assert not running.events("start_failed")
-            running.signal(signal.SIGTERM)
-            running.await_event("stopped", status=STOPPED)
-            assert running.status() in (STOPPED, 120)
+    with site(tmp_path, f"serve, processes=1, preload={preload}", script) as running:
+        os.kill(running.child(0), signal.SIGKILL)
+        running.child(0, 2)
+        assert not running.events("start_failed")
+        running.signal(signal.SIGTERM)
+        running.await_event("stopped", status=STOPPED)
+        assert running.status() in (STOPPED, 120)
 
-
-PRELOAD = pytest.mark.parametrize("preload", [False, True])
 
 FORKS = '''
 import multiprocessing
 import pty
-
-
-def state():
-    """What becomes of signals here."""
-    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    descriptor = signal.set_wakeup_fd(-1)
-    signal.set_wakeup_fd(descriptor)
-    return handlers, descriptor, signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def end_of(pid):
@@ -160,10 +152,6 @@ def in_fork(call):
         finally:
             os._exit(99)
     return end_of(pid)
-
-
-def tell(what, **values):
-    say(" ".join([f"event={what}", *(f"{key}={value}" for key, value in values.items())]))
 '''
 
 
@@ -259,7 +247,7 @@ def test_what_a_child_started_does_not_hide_its_death(tmp_path: Path, template_l
         os.kill(first, signal.SIGKILL)
         running.child(0, 2)
         assert running.stop() == STOPPED
-        running.signal_all(signal.SIGKILL)
+        running.signal(signal.SIGKILL, to_all=True)
 
 
 @PRELOAD
@@ -298,4 +286,4 @@ def test_what_the_parent_forks_is_on_its_own_as_well(tmp_path: Path, preload: bo
         assert running.ask() == first and not running.events("signal")
         os.kill(running.pid, signal.SIGKILL)
         eventually(lambda: is_gone(first))
-        running.signal_all(signal.SIGKILL)
+        running.signal(signal.SIGKILL, to_all=True)

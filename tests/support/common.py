@@ -315,17 +315,20 @@ def environment() -> dict[str, str]:
     return dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, path)))
 
 
+def python(
+    *arguments: str, cwd: Path | None = None, timeout: float = 50.0, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run an interpreter of its own, with the same ebbpool and the same core."""
+    command = [sys.executable, *arguments]
+    env = environment() | environ
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False)
+
+
 def run_script(script: str, prelude: str = "", *, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
-    """Run `prelude` and `script` in an interpreter of its own, with the same ebbpool and the same core."""
+    """Run `prelude` and `script` in an interpreter of its own."""
+    code = textwrap.dedent(prelude) + textwrap.dedent(script)
     # Without a buffer, `print` writes a line and its end in two calls, and another interpreter can write between them.
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(prelude) + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env=environment() | {"PYTHONUNBUFFERED": ""},
-        check=False,
-    )
+    return python("-W", "ignore", "-c", code, timeout=timeout, PYTHONUNBUFFERED="")
 
 
 def output_of(script: str, prelude: str = "") -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from importlib.util import find_spec
 from pkgutil import get_importer
@@ -13,12 +14,53 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import ebbpool
-from ebbpool._cli.options import OF_POOL, Options, add_options
 from ebbpool._interpreter import available_cpus, interpreter
+from ebbpool._pool.executor_base import DEFAULT_MAX_WORKERS
+
+
+def _checked(kind: Callable[[str], Any], wanted: str, holds: Callable[[Any], bool]) -> Callable[[str], Any]:
+    def check(text: str) -> Any:
+        value = kind(text)
+        if not holds(value):
+            raise argparse.ArgumentTypeError(f"must be {wanted}, not {text}")
+        return value
+
+    # argparse calls the type so in its own error messages.
+    check.__name__ = "whole number" if kind is int else "number of seconds"
+    return check
+
+
+def _whole(least: int) -> Callable[[str], Any]:
+    return _checked(int, f"at least {least}", lambda number: number >= least)
+
+
+_port = _checked(int, "from 0 to 65535", lambda number: 0 <= number <= 65535)
+_seconds = _checked(float, "a number of seconds, at least 0", lambda seconds: seconds >= 0)
+_some_seconds = _checked(float, "a finite number of seconds above 0", lambda seconds: 0 < seconds < math.inf)
+
+
+def _directory(text: str) -> str:
+    try:
+        path = os.path.abspath(text)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"the current directory is gone: {error}") from None
+    if not os.path.isdir(path):
+        raise argparse.ArgumentTypeError(f"no such directory: {text!r}")
+    return path
+
+
+def _address(text: str) -> str:
+    # Imported here, because it imports multiprocessing.
+    from ebbpool._prefork.bind import address_of
+
+    try:
+        address_of(text, "it")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _describe() -> int:
-    """Print the version, the core that runs, the interpreter and the processors, one to a line."""
     print(f"ebbpool {ebbpool.__version__}")
     print(f"core: {'compiled' if ebbpool.COMPILED else 'plain Python'}")
     print(f"interpreter: {interpreter()}")
@@ -59,7 +101,7 @@ def _add_run(commands: Any) -> None:
         "--executors", action="store_true", help="also put every ThreadPoolExecutor that the program makes on the pool"
     )
     run.add_argument("--explain", action="store_true", help="print on standard error what was switched in each library")
-    add_options(run, OF_POOL)
+    _add_pool(run)
 
 
 def _add_serve(commands: Any) -> None:
@@ -72,7 +114,46 @@ def _add_serve(commands: Any) -> None:
         allow_abbrev=False,
     )
     serve.set_defaults(act=_serve, refuse=serve.error)
-    add_options(serve)
+    option = serve.add_argument
+    port = "port to bind; 0 for any that is free (%(default)s)"
+    option("port", metavar="PORT", nargs="?", default=8000, type=_port, help=port)
+    option("-b", "--bind", metavar="ADDRESS", help="address to bind (all interfaces)")
+    directory = "directory to serve (the current one)"
+    option("-d", "--directory", metavar="DIR", default=".", type=_directory, help=directory)
+    protocols = ("HTTP/1.0", "HTTP/1.1")
+    protocol = "HTTP version of the replies; only HTTP/1.1 keeps connections open (%(default)s)"
+    option("-p", "--protocol", metavar="VERSION", default="HTTP/1.1", choices=protocols, help=protocol)
+    option("-q", "--quiet", action="store_true", help="do not log requests")
+    processes = "serve from N supervised processes, each with its own pool (only this process)"
+    option("--processes", metavar="N", type=_whole(1), help=processes)
+    metrics = "serve Prometheus metrics of all processes at /metrics there (off)"
+    option("--metrics", metavar="HOST:PORT", type=_address, help=metrics)
+    queue = "requests that may wait for a thread; any more get a 503 (no limit)"
+    _add_pool(serve).add_argument("--max-queue", metavar="N", type=_whole(0), help=queue)
+    times = serve.add_argument_group("time limits")
+    for name, default, text in (
+        ("header", 10.0, "for the head of a request to arrive"),
+        ("idle", 60.0, "between two requests on a connection"),
+        ("request", 30.0, "for a client to send or take more data while a thread waits"),
+        ("shutdown", 30.0, "for running requests to finish at shutdown"),
+    ):
+        _add_seconds(times, f"--{name}-timeout", default, text, _some_seconds)
+
+
+def _add_pool(parser: argparse.ArgumentParser) -> Any:
+    pool = parser.add_argument_group("the pool, in each process")
+    for name, least, default, text in (
+        ("--max-workers", 1, DEFAULT_MAX_WORKERS, "maximum number of threads"),
+        ("--min-workers", 0, 0, "threads to keep even when idle"),
+        ("--min-spare-workers", 0, 0, "idle threads to keep ahead of demand"),
+    ):
+        pool.add_argument(name, metavar="N", type=_whole(least), default=default, help=f"{text} (%(default)s)")
+    _add_seconds(pool, "--keep-alive", 10.0, "after which an idle thread exits; inf for never", _seconds)
+    return pool
+
+
+def _add_seconds(group: Any, name: str, default: float, text: str, kind: Callable[[str], Any]) -> None:
+    group.add_argument(name, metavar="SECONDS", type=kind, default=default, help=f"{text} (%(default)g)")
 
 
 def _add_top(commands: Any) -> None:
@@ -169,7 +250,7 @@ def _serve(*, refuse: Callable[[str], NoReturn], **options: Any) -> int:
     # Imported here, because it imports http.server and all that this needs.
     from ebbpool._cli.serve import serve
 
-    return serve(Options(**options))
+    return serve(argparse.Namespace(**options))
 
 
 def _top(**options: Any) -> int:
@@ -179,18 +260,8 @@ def _top(**options: Any) -> int:
     return run(**options)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        argv: The arguments, without the program's name; those of the process if None.
-
-    Returns:
-        The exit status.
-
-    Raises:
-        SystemExit: From argparse: 0 after ``--help`` or ``--version``, 2 for an argument it does not know.
-    """
-    arguments = vars(parser().parse_args(argv))
+def main() -> int:
+    """Run the command line of this process; return the exit status."""
+    arguments = vars(parser().parse_args())
     act: Callable[..., int] = arguments.pop("act")
     return act(**arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import http.server
 import logging
@@ -9,12 +10,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
-from ebbpool._cli.options import OF_SERVER, Options
 from ebbpool._http.server import AdaptivePoolHTTPServer
 from ebbpool._prefork.bind import Listeners
 from ebbpool._stdio import flush_or_discard, unhindered
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from ebbpool.prefork import Child
 
 BACKLOG = 1024
+OF_POOL = ("max_workers", "min_workers", "min_spare_workers", "keep_alive", "max_queue")
+TIMES = ("header_timeout", "idle_timeout", "request_timeout", "shutdown_timeout")
 
 
 class FileHandler(http.server.SimpleHTTPRequestHandler):
@@ -33,43 +34,37 @@ class FileHandler(http.server.SimpleHTTPRequestHandler):
     server: FileServer  # pyright: ignore[reportIncompatibleVariableOverride]  # no other has this handler
 
     def end_headers(self) -> None:
-        """End the head; tell a client of HTTP/1.0 that its connection is kept, else it would wait for the end."""
+        # Else a client of HTTP/1.0 would wait for the end of its connection.
         if self.request_version == "HTTP/1.0" and not self.close_connection:
             self.send_header("Connection", "keep-alive")
         super().end_headers()
 
     def send_head(self) -> io.BytesIO | BinaryIO | None:
-        """Begin the reply; a path that cannot be the name of any file (with a NUL in it) counts as missing."""
         try:
             return super().send_head()
         except ValueError:
+            # The path cannot be the name of any file: there is a NUL in it.
             self.send_error(HTTPStatus.NOT_FOUND, "File not found")
             return None
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name is http.server's)
-        """Write a line to standard error, unless the server is to be quiet; in a worker.
-
-        The reply is sent even if the line cannot be written.
-        """
+        """Write a line to standard error, in a worker; the reply is sent even if that fails."""
         if not self.server.options.quiet and sys.stderr is not None:
             with suppress(OSError, ValueError):
                 super().log_message(format, *args)
 
 
 class FileServer(AdaptivePoolHTTPServer):
-    """A server of the files that `options` name."""
-
     # Handlers that still run when `server_close` has given up must not keep the process alive.
     daemon_threads = True
 
-    def __init__(self, *args: Any, options: Options, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, options: argparse.Namespace, **kwargs: Any) -> None:
         self.options = options
-        for name in OF_SERVER:
+        for name in OF_POOL + TIMES:
             setattr(self, name, getattr(options, name))
         super().__init__(*args, **kwargs)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report an exception of a handler, in one line if the client has left; in a worker."""
         error = sys.exception()
         if sys.stderr is None:
             return
@@ -80,29 +75,21 @@ class FileServer(AdaptivePoolHTTPServer):
                 sys.stderr.write(f"{client_address[0]} left: {error}\n")
 
 
-def server_on(listener: socket.socket, options: Options) -> FileServer:
+def server_on(listener: socket.socket, options: argparse.Namespace) -> FileServer:
     handler = type("FileHandler", (FileHandler,), {"protocol_version": options.protocol})
     return FileServer.from_socket(listener, functools.partial(handler, directory=options.directory), options=options)
 
 
-def listen(options: Options) -> socket.socket:
-    """Return a socket that listens where `options` say: on IPv4 and IPv6 if the address allows, as `http.server` does.
-
-    Raises:
-        OSError: The address is taken, or cannot be bound.
-    """
+def listen(options: argparse.Namespace) -> socket.socket:
+    """Return a socket that listens on IPv4 and IPv6 if the address allows, as `http.server` does."""
     found = socket.getaddrinfo(options.bind, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]
     dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
 
 
-def serve(options: Options) -> int:
-    """Serve until a signal ends it; main thread only.
-
-    Returns:
-        The exit status: 0 if all requests were finished, 1 if the server could not start or could not finish in time.
-    """
+def serve(options: argparse.Namespace) -> int:
+    """Serve until a signal ends it, in the main thread; return 0 if all requests were finished, else 1."""
     try:
         with unhindered():
             return _serve(options)
@@ -110,7 +97,7 @@ def serve(options: Options) -> int:
         flush_or_discard(sys.stdout, sys.stderr)
 
 
-def _serve(options: Options) -> int:
+def _serve(options: argparse.Namespace) -> int:
     try:
         listener = listen(options)
     except OSError as error:
@@ -131,7 +118,7 @@ def _serve(options: Options) -> int:
         return _serve_in_children(listener, options, metrics)
 
 
-def _serve_in_children(listener: socket.socket, options: Options, metrics: socket.socket | None) -> int:
+def _serve_in_children(listener: socket.socket, options: argparse.Namespace, metrics: socket.socket | None) -> int:
     from ebbpool import prefork
 
     _announce(listener)
@@ -148,13 +135,30 @@ def _serve_in_children(listener: socket.socket, options: Options, metrics: socke
     )
 
 
-def serve_in_child(options: Options, child: Child) -> None:
+def serve_in_child(options: argparse.Namespace, child: Child) -> None:
     child.serve(server_on(child.listener, options))
 
 
-def _serve_here(listener: socket.socket, options: Options, metrics: socket.socket | None) -> int:
+def _serve_here(listener: socket.socket, options: argparse.Namespace, metrics: socket.socket | None) -> int:
     server = server_on(listener, options)
-    with _figures(metrics), _ended_by_signals(server) as received:
+    received: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        # The second signal ends the process.
+        if received:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        received.append(number)
+        server._loop.tell()
+
+    with ExitStack() as stack:
+        if metrics is not None:
+            from ebbpool._metrics.endpoint import endpoint
+            from ebbpool._metrics.source import Source
+
+            stack.enter_context(endpoint(metrics, Source(None).read, histograms=False))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, note)
         _announce(listener)
         server.serve_forever()
         if signal.SIGINT in received:
@@ -164,39 +168,6 @@ def _serve_here(listener: socket.socket, options: Options, metrics: socket.socke
         except TimeoutError as error:
             return _failed(str(error))
     return 0
-
-
-@contextmanager
-def _figures(metrics: socket.socket | None) -> Iterator[None]:
-    if metrics is None:
-        yield
-        return
-    from ebbpool._metrics.endpoint import endpoint
-    from ebbpool._metrics.source import Source
-
-    with endpoint(metrics, Source(None).read, histograms=False):
-        yield
-
-
-@contextmanager
-def _ended_by_signals(server: FileServer) -> Iterator[list[int]]:
-    """Have the first SIGINT or SIGTERM end `server`'s loop, and the next one the process."""
-    received: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
-    def note(number: int, frame: object) -> None:
-        if received:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        received.append(number)
-        server._loop.tell()
-
-    before = {number: signal.signal(number, note) for number in numbers}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _announce(listener: socket.socket) -> None:

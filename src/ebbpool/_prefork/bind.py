@@ -17,16 +17,7 @@ UNIX: Final = "unix:"
 
 
 def address_of(bind: Any, name: str = "bind") -> str | tuple[str, int] | socket.socket:
-    """Return `bind` as the path of a Unix socket, as a host and a port, or as the socket that it is.
-
-    Args:
-        bind: What names the address, or is a socket.
-        name: What errors call it.
-
-    Raises:
-        TypeError: `bind` is of the wrong type.
-        ValueError: `bind` names no address, or is a socket to which no client can connect.
-    """
+    """Return `bind`, which errors call `name`, as the path of a Unix socket, a host and a port, or the socket it is."""
     if isinstance(bind, socket.socket):
         return _bound(bind, name)
     if isinstance(bind, str):
@@ -37,21 +28,17 @@ def address_of(bind: Any, name: str = "bind") -> str | tuple[str, int] | socket.
             raise ValueError(f'{name} must be "host:port", "[host]:port" or "unix:path", not {bind!r}')
         if host.startswith("[") != host.endswith("]"):
             raise ValueError(f"{name} has a bracket without its partner: {bind!r}")
-        return host.strip("[]"), _port(int(port), name)
-    if isinstance(bind, tuple) and len(bind) == 2:
-        host, number = bind
-        if not isinstance(host, str):
-            raise TypeError(f"{name} must have a string for its host, not {host!r}")
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"{name} must have an integer for its port, not {number!r}")
-        return host, _port(number, name)
-    raise TypeError(f"{name} must be (host, port), a string or a socket, not {bind!r}")
-
-
-def _port(number: int, name: str) -> int:
+        bind = host.strip("[]"), int(port)
+    if not isinstance(bind, tuple) or len(bind) != 2:
+        raise TypeError(f"{name} must be (host, port), a string or a socket, not {bind!r}")
+    host, number = bind
+    if not isinstance(host, str):
+        raise TypeError(f"{name} must have a string for its host, not {host!r}")
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{name} must have an integer for its port, not {number!r}")
     if not 0 <= number <= 65535:
         raise ValueError(f"{name} must have a port of 0 to 65535, not {number}")
-    return number
+    return host, number
 
 
 def _path(bind: str, name: str) -> str:
@@ -75,20 +62,9 @@ def _bound(listener: socket.socket, name: str) -> socket.socket:
 
 
 class Listeners:
-    """The listening sockets of one server, opened once and kept until `close`.
+    """The listening sockets of one server, opened once: one of its own for each number with `reuse_port`.
 
-    A socket that was handed in stays the caller's: it is made non-blocking, and not closed.
-
-    Args:
-        bind: Where to listen.
-        backlog: How many connections may wait in each socket to be accepted.
-        reuse_port: Whether each number gets a socket of its own (``SO_REUSEPORT``), and not all the same one.
-        name: What errors call `bind`.
-
-    Raises:
-        TypeError: `bind` is of the wrong type.
-        ValueError: `bind` names no address, one that cannot be encoded, or one that does not go with `reuse_port`.
-        OSError: The address is taken, or cannot be bound.
+    A socket that was handed in stays the caller's: it is made non-blocking, and not closed. Errors call `bind` `name`.
     """
 
     def __init__(self, bind: Bind, backlog: int, reuse_port: bool, name: str = "bind") -> None:
@@ -126,11 +102,7 @@ class Listeners:
         return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
     def of(self, number: int) -> socket.socket:
-        """Return the socket that child `number` listens on.
-
-        Raises:
-            OSError: The socket had to be opened, and could not be.
-        """
+        """Return the socket that child `number` listens on; with `reuse_port` it may have to be opened."""
         if not self._reuse_port:
             return self._first
         if number not in self._own:
@@ -138,9 +110,9 @@ class Listeners:
         return self._own[number]
 
     def keep_only(self, numbers: Collection[int]) -> None:
-        if self._reuse_port:
-            for number in [number for number in self._own if number and number not in numbers]:
-                self._own.pop(number).close()
+        # The first is kept so that the port is never given up.
+        for number in self._own.keys() - {0, *numbers}:
+            self._own.pop(number).close()
 
     def close(self) -> None:
         """Close the sockets that were opened here, and remove the file of a Unix socket."""

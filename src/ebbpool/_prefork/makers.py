@@ -42,17 +42,12 @@ News: TypeAlias = tuple[int, int | None, int | Exception | None]
 class Template:
     """A template, as its parent sees it.
 
-    Args:
-        work: What every child does.
-        preload: Modules that the template imports, beside the main module and that of `work`; None if it is to import
-            none of these, and each child does that for itself.
-
-    Attributes:
-        alive: Whether it has not ended yet, as far as `news` has told.
+    It imports the main module, that of `work` and those of `preload`; with None each child does that for itself.
     """
 
     def __init__(self, work: Work, preload: Sequence[str] | None) -> None:
         self.alive = True
+        """Whether it has not ended yet, as far as `news` has told."""
         data: dict[str, Any] = spawn.get_preparation_data("ebbpool-prefork-template")
         data["authkey"] = bytes(data["authkey"])
         own = {key: data.pop(key) for key in list(data) if key.startswith("init_main_")}
@@ -105,11 +100,10 @@ class Template:
         self._process.kill()
 
     def forsake(self) -> None:
-        """In a process that was forked from this one: close what belongs to this one."""
+        """Close the link in a process that was forked from this one."""
         self._link.close()
 
     def close(self) -> None:
-        """End the process, which has no more children to tell of."""
         self._process.kill()
         self._process.wait()
         self._link.close()
@@ -125,7 +119,6 @@ class Spawner:
         self._new: list[News] = []
 
     def start(self, serial: int, number: int, *sockets: socket.socket) -> None:
-        """Start a child."""
         process = _process("spawn", self._work, sockets[0], number, sockets[1])
         with blocked():
             process.start()
@@ -141,7 +134,7 @@ class Spawner:
         yield from _ended(self._children)
 
     def nothing(self) -> None:
-        """Do nothing: there is no process between this one and the children."""
+        """Between this process and the children there is none."""
 
     kill = forsake = nothing
 
@@ -241,11 +234,9 @@ def _run(listener: int, number: int, line: int, own: dict[str, Any], work: Any) 
 
 
 def _socket(descriptor: int) -> socket.socket:
-    """Return a socket that does not block, not for a moment: other processes share the descriptor.
-
-    PyPy makes the descriptor blocking for all of them when it makes a socket of it, and one that is about to accept a
-    connection that another one takes would hang.
-    """
+    """Return a socket that does not block, not for a moment: other processes share the descriptor."""
+    # PyPy makes the descriptor blocking for all of them when it makes a socket of it, and one that is about to accept a
+    # connection that another one takes would hang.
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(0)
     try:

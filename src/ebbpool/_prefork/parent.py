@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Final, TypeAlias
 
@@ -60,12 +61,7 @@ class _Process:
 
 
 class Parent:
-    """The owner of children, which a watchdog decides about, until all is over. For one use, in the main thread.
-
-    Args:
-        listeners: The sockets on which children listen; they are left open.
-        preload: Modules that a template imports for all children, beside those of `work`; None for none of the user's.
-    """
+    """The owner of children, which a watchdog decides about, until all is over. For one use, in the main thread."""
 
     def __init__(
         self,
@@ -112,8 +108,7 @@ class Parent:
             maker.forsake()
 
     def _turn(self) -> None:
-        due = self._watchdog.due()
-        timeout = LONGEST_WAIT if due is None else min(LONGEST_WAIT, max(0.0, due - time.monotonic()))
+        timeout = min(LONGEST_WAIT, max(0.0, self._watchdog.due() - time.monotonic()))
         if any(child.ended is not None for child in self._processes.values()):
             timeout = 0.0
         sources: list[Any] = [self._signals.bell]
@@ -176,16 +171,16 @@ class Parent:
 
     def _obey(self, number: int) -> None:
         name = signal.Signals(number).name
-        event = {
+        events: dict[str, Callable[[float], None]] = {
             "SIGQUIT": self._watchdog.abort,
             "SIGHUP": self._watchdog.reload,
-            "SIGTTIN": self._watchdog.more,
-            "SIGTTOU": self._watchdog.fewer,
-        }.get(name, self._watchdog.stop)
+            "SIGTTIN": partial(self._watchdog.change, 1),
+            "SIGTTOU": partial(self._watchdog.change, -1),
+        }
         log(logging.INFO, {"event": "signal", "pid": os.getpid(), "signal": name})
         # A new template imports what may have changed.
         self._renew |= name == "SIGHUP"
-        event(time.monotonic())
+        events.get(name, self._watchdog.stop)(time.monotonic())
 
     def start(self, serial: int, number: int) -> None:
         """Start a child; an error counts as its end."""

@@ -35,15 +35,8 @@ class OwnSignals:
     """Handlers of signals of this process alone, and a socket, the bell, on which the numbers of signals arrive.
 
     In a process that is forked from this one (`os.fork`, `pty.fork`, multiprocessing's "fork") the handlers from before
-    are put back, except where other code has replaced these; the signals are blocked there until that is done.
-
-    Args:
-        numbers: The signals.
-        forsake: Called in a forked process, by its only thread; it has to close the descriptors that belong to the
-            parent.
-
-    Attributes:
-        bell: Can be waited for: it can be read once a signal has come.
+    are put back, except where other code has replaced these; the signals are blocked there until that is done. Then its
+    only thread calls `forsake`, which has to close the descriptors that belong to the parent.
     """
 
     def __init__(self, numbers: Iterable[int], forsake: Callable[[], object]) -> None:

@@ -65,7 +65,6 @@ class Life:
         return self.phase in (Phase.STARTING, Phase.SERVING)
 
     def has_proved_itself(self, now: float) -> bool:
-        """Return whether the child has served for `SETTLE` seconds."""
         return self.ready_at is not None and now >= self.ready_at + SETTLE
 
 
@@ -80,11 +79,8 @@ OVERDUE: Final = {
 class Watchdog:
     """The decisions that keep `processes` children alive: numbers 0, 1, ... up to one less.
 
-    Every public method but `due` takes an event that happened at `now`, and tells the owner what to do about it.
-
-    Args:
-        owner: What has the processes: `start` and `kill` begin and end one, `stop` asks one to end, `report` logs.
-            None of these may call the watchdog.
+    Every public method but `due` takes an event that happened at `now`, and tells the owner of the processes what to do
+    about it: `start` and `kill` one, `stop` it gracefully, `report` to the log. None of these may call the watchdog.
     """
 
     def __init__(self, owner: Any, processes: int, limits: Limits) -> None:
@@ -111,9 +107,12 @@ class Watchdog:
 
     def tick(self, now: float) -> None:
         """Note that time has passed; the first call starts the children."""
-        due = self.due()
-        if due is not None and LATE < now - due < math.inf:
-            self._overslept(now - due, now)
+        late = now - self.due()
+        if late > LATE:
+            # This process was stopped, or starved, which is no child's fault: every wait begins anew.
+            for life in self.lives.values():
+                self._enter(life, life.phase, now)
+            self._report("overslept", level="warning", seconds=round(late, 3))
         for life in list(self.lives.values()):
             if now < life.deadline:
                 continue
@@ -177,12 +176,12 @@ class Watchdog:
             self._report("reload_started")
         self._decide(now)
 
-    def more(self, now: float) -> None:
-        return self._keep(self.processes + 1, now)
-
-    def fewer(self, now: float) -> None:
-        """Keep one child less from now on, but at least one."""
-        return self._keep(max(1, self.processes - 1), now)
+    def change(self, by: int, now: float) -> None:
+        """Keep so many children more from now on, but at least one."""
+        if not self._stopping:
+            self.processes = max(1, self.processes + by)
+            self._report("processes", processes=self.processes)
+        self._decide(now)
 
     def stop(self, now: float) -> None:
         """Stop all children gracefully; at once if they are being stopped already."""
@@ -198,9 +197,9 @@ class Watchdog:
         self._end(max(self._outcome, UNFINISHED) if self.lives else self._outcome)
         self._decide(now)
 
-    def due(self) -> float | None:
-        moment = min([life.deadline for life in self.lives.values()] + self._moments, default=math.inf)
-        return None if moment == math.inf else moment
+    def due(self) -> float:
+        """Return when the next tick is due; infinity for never."""
+        return min([life.deadline for life in self.lives.values()] + self._moments, default=math.inf)
 
     def _decide(self, now: float) -> None:
         self._moments = []
@@ -275,12 +274,6 @@ class Watchdog:
         for life in self.lives.values():
             self._kill(life)
 
-    def _overslept(self, seconds: float, now: float) -> None:
-        """Start every wait anew: the watchdog's own process was stopped, or starved, which is no child's fault."""
-        for life in self.lives.values():
-            self._enter(life, life.phase, now)
-        self._report("overslept", level="warning", seconds=round(seconds, 3))
-
     def _blame(self) -> None:
         if self._stopping and self._outcome == STOPPED:
             self._outcome = UNFINISHED
@@ -296,16 +289,15 @@ class Watchdog:
         else:
             self._failures[number] += 1
             failures = self._failures[number]
-            delay = float(min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 30)))
+            delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 30))
             self._not_before[number] = now + delay
             self._report("restart_delayed", life, "warning", failures=failures, seconds=delay)
             if any(other.serial < life.serial for other in self._of(number)):
                 self._reload_failed(number)
-        if not self._served:
-            # Of a number that has failed the failures are forgotten only once a child of it has served.
-            if all(self._failures[number] for number in range(self.processes)):
-                self._report("gave_up", level="critical", reason="no child ever got ready", processes=self.processes)
-                self._end(NEVER_STARTED)
+        # Of a number that has failed the failures are forgotten only once a child of it has served.
+        if not self._served and all(self._failures[number] for number in range(self.processes)):
+            self._report("gave_up", level="critical", reason="no child ever got ready", processes=self.processes)
+            self._end(NEVER_STARTED)
 
     def _reload_failed(self, number: int) -> None:
         self._reload_failures += 1
@@ -315,12 +307,6 @@ class Watchdog:
             for life in self.lives.values():
                 life.generation = self._generation
             self._report("reload_failed", level="error", failures=self._reload_failures)
-
-    def _keep(self, processes: int, now: float) -> None:
-        if not self._stopping:
-            self.processes = processes
-            self._report("processes", processes=processes)
-        self._decide(now)
 
     def _report(self, event: str, life: Life | None = None, level: str = "info", **fields: object) -> None:
         about = {} if life is None else {"number": life.number}

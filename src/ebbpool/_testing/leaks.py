@@ -25,18 +25,13 @@ class Leaks:
         self._earlier: set[tuple[Any, ...]] = set()
 
     def spare(self) -> WeakSet[Any]:
-        """Spare the pools that are there now, the event loops that may make one, and the tasks that run now.
-
-        Returns:
-            Those pools and loops that were not spared before.
-        """
+        """Spare the pools, event loops and tasks that are there now; return the pools and loops that are new."""
         new = WeakSet(one for one in (*lifecycle.live(), *_loops()) if one not in self._spared)
         self._spared.update(new)
         self._earlier = set(_running(lifecycle.live()))
         return new
 
     def blame(self, ones: Iterable[Any]) -> None:
-        """Spare these pools and loops no longer."""
         self._spared.difference_update(ones)
 
     def find(self, grace: float) -> str:

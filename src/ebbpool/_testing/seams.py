@@ -1,4 +1,5 @@
 """What the tests of ebbpool need of its private parts: the one place that knows where these are."""
+# ruff: noqa: F401
 
 from __future__ import annotations
 
@@ -18,17 +19,10 @@ from unittest import mock
 from ebbpool import _interpreter
 from ebbpool._core import accel
 from ebbpool._core.accel import Timers
-from ebbpool._frames import UNREADABLE as UNREADABLE
-from ebbpool._frames import is_joined as is_joined
-from ebbpool._pool import census as census
-from ebbpool._pool import crew as crew
-from ebbpool._pool import growth, lifecycle, spill
-from ebbpool._pool import late as late
-from ebbpool._pool import threads as threads
-from ebbpool._pool.running import OVER as OVER
-from ebbpool._pool.running import called_name as called_name
-from ebbpool._pool.timekeeper import Tick, Timekeeper
-from ebbpool._pool.timekeeper import timekeeper as timekeeper
+from ebbpool._frames import UNREADABLE, is_joined
+from ebbpool._pool import census, crew, growth, late, lifecycle, spill, threads
+from ebbpool._pool.running import OVER, called_name
+from ebbpool._pool.timekeeper import Tick, Timekeeper, timekeeper
 
 PURE = _interpreter.PURE
 REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not PURE
@@ -120,11 +114,6 @@ def stop_in_a_step(pool: Any, inside: Any, go: Any) -> Callable[[], None]:
     return partial(setattr, pool._pool, "dequeue", dequeue)
 
 
-def on_their_way(pool: Any) -> int:
-    """Return how many workers were woken and have not come to the queue yet."""
-    return int(pool._pool.roused)
-
-
 def close(pool: Any) -> None:
     """Take no more tasks, which is the first step of a shutdown."""
     pool._pool.close()
@@ -192,7 +181,7 @@ def processors() -> int:
 
 
 def crew_of(pool: Any) -> Any:
-    """Return what starts and keeps the threads of a pool."""
+    """Return what starts and keeps the threads of a pool; its `pool` is that of the core."""
     return pool._crew
 
 
