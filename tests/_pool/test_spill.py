@@ -136,20 +136,26 @@ def test_a_mark_behind_placeholders_runs_all_the_same() -> None:
 
 
 def test_marked_tasks_go_and_the_others_stay() -> None:
+    order: list[int] = []
     with spilling() as (pool, there, gate):
-        stays = pool.submit(pow, 2, 2)
+        goes = []
+        for number in range(500):
+            pool.submit(order.append, number)
+            if number % 50 == 0:
+                goes.append(pool.submit(spillable(pow), number, 3))
+        there.await_sent(10)
+        # Slots that were left behind do not count as waiting.
+        assert pool.stats().queued == 500
         items = pool.map(decorated, range(3))
-        goes = there.take(pool.submit, spillable(pow), 2, 3)
-        assert goes.running()
-        assert not stays.running()
-        assert there.calls[0][1:] == (pow, (2, 3), {})
-        there.make()
-        assert goes.result(TIMEOUT) == 8
-        assert not stays.done()
+        assert goes[1].running()
+        assert there.calls[1][1:] == (pow, (50, 3), {})
+        there.make(1)
+        assert goes[1].result(TIMEOUT) == 125_000
+        assert not order
         gate.open()
-        assert stays.result(TIMEOUT) == 4
         assert list(items) == [1, 2, 3]
-    assert there.sent == 1
+    assert there.sent == 10
+    assert order == list(range(500))
 
 
 def test_a_task_goes_only_once_it_has_waited_for_so_long() -> None:
@@ -304,19 +310,6 @@ def test_no_marked_task_is_passed_over(seed: int) -> None:
         assert stats.queued == stats.away == 0
 
 
-def test_the_queue_is_as_it_was_but_for_what_was_taken() -> None:
-    order: list[int] = []
-    with spilling() as (pool, there, _):
-        for number in range(500):
-            pool.submit(order.append, number)
-            if number % 50 == 0:
-                pool.submit(decorated, number)
-        there.await_sent(10)
-        # Slots that were left behind do not count as waiting.
-        assert pool.stats().queued == 500
-    assert order == list(range(500))
-
-
 # What comes back.
 
 
@@ -332,9 +325,10 @@ def test_what_comes_back_goes_before_the_others_in_its_turn() -> None:
         pool.submit(order.append, "second ordinary")
         first.submit(order.append, "second first")
         there.lose()
-        there.lose()
+        there.cancel()
         gate.open()
         wait_for_idle(pool)
+        assert pool.stats().spill_returned == 2
     assert order == ["first", "second first", "ordinary", "second ordinary"]
 
 
@@ -361,17 +355,6 @@ def test_what_is_lost_runs_here_next_and_is_not_sent_again(caplog: pytest.LogCap
     assert there.sent == 1
     assert "came back to pool" in caplog.text
     assert "the worker is gone" in caplog.text
-
-
-def test_a_call_that_was_cancelled_there_runs_here() -> None:
-    with spilling() as (pool, there, gate):
-        future = there.take(pool.submit, decorated, 1)
-        # As `shutdown(cancel_futures=True)` of the other executor does.
-        theirs, *_ = there.calls.pop()
-        theirs._state = "PENDING"
-        assert theirs.cancel()
-        gate.open()
-        assert (future.result(TIMEOUT), pool.stats().spill_returned) == (2, 1)
 
 
 class RemoteTraceback(Exception):
@@ -598,36 +581,27 @@ def test_what_is_away_is_shown() -> None:
 # The end.
 
 
-def test_shutdown_waits_for_what_is_away() -> None:
-    with spilling() as (pool, there, gate):
-        future = there.take(pool.submit, decorated, 1)
-        gate.open()
-        with pytest.raises(TimeoutError, match=r"away at Elsewhere: .*decorated, sent \d+\.\d s ago"):
-            pool.shutdown(timeout=0.05)
-        ending = Background(pool.shutdown)
-        assert ending.still_waits()
-        there.make()
-        ending.join()
-        assert future.result(0) == 2
-
-
 @pytest.mark.parametrize("keep_alive", [LONG, 0])
-def test_what_comes_back_to_a_closed_pool_runs_without_another_thread(
+def test_shutdown_waits_for_what_is_away_and_runs_what_comes_back_without_another_thread(
     monkeypatch: pytest.MonkeyPatch, keep_alive: float
 ) -> None:
     """Some Pythons start none while they exit."""
     with spilling(keep_alive=keep_alive) as (pool, there, gate):
         futures = [pool.submit(decorated, number) for number in range(2)]
         there.await_sent(2)
-        pool.shutdown(wait=False)
         gate.open()
+        with pytest.raises(TimeoutError, match=r"away at Elsewhere: .*decorated, sent \d+\.\d s ago"):
+            pool.shutdown(timeout=A_MOMENT)
+        ending = Background(pool.shutdown)
+        assert ending.still_waits()
         eventually(lambda: pool.stats().idle)
         monkeypatch.setattr(threading.Thread, "start", no_thread)
         there.lose()
         assert futures[0].result(TIMEOUT) == 1
+        assert ending.still_waits()
         there.make()
         assert futures[1].result(TIMEOUT) == 2
-        pool.shutdown(timeout=TIMEOUT)
+        ending.join()
         assert pool.stats().workers == 0
 
 

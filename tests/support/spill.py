@@ -70,10 +70,16 @@ class Elsewhere(Executor):
         else:
             future.set_result(result)
 
-    def lose(self, place: int = 0, error: BaseException | None = None) -> None:
-        """Fail to make a call."""
-        future, *_ = self.calls.pop(place)
-        future.set_exception(error or BrokenExecutor("the worker is gone"))
+    def lose(self) -> None:
+        """Fail to make the oldest call."""
+        future, *_ = self.calls.pop(0)
+        future.set_exception(BrokenExecutor("the worker is gone"))
+
+    def cancel(self) -> None:
+        """Cancel the oldest call, as `shutdown(cancel_futures=True)` does with those that wait."""
+        future, *_ = self.calls.pop(0)
+        future._state = "PENDING"
+        assert future.cancel()
 
     def end(self, lost: bool) -> None:
         """Make the oldest call, or fail to."""
