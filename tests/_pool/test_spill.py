@@ -114,7 +114,6 @@ def test_a_marked_function_is_called_as_ever() -> None:
     assert spillable(decorated) is decorated
     assert (decorated.__name__, decorated.__doc__) == ("decorated", None)
     assert Worker().method(3) == 6
-    assert "pow" in repr(spillable(pow))
     with AdaptiveExecutor(1) as pool:
         assert pool.submit(decorated, 1).result(TIMEOUT) == 2
     assert pickle.loads(pickle.dumps(decorated)) is decorated
