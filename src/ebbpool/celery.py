@@ -65,15 +65,13 @@ class TaskPool(_ThreadTaskPool):
 
     def grow(self, n: int = 1) -> None:
         """Let the pool have `n` more threads; for ``--autoscale`` and ``celery control pool_grow``."""
-        self._resize(self.limit + n)
+        limit = max(1, self.limit + n)
+        self.executor.resize(max_workers=limit)
+        self.limit = limit
 
     def shrink(self, n: int = 1) -> None:
         """Let the pool have `n` fewer threads, but at least one; none is stopped in its task."""
-        self._resize(max(1, self.limit - n))
-
-    def _resize(self, limit: int) -> None:
-        self.executor.resize(max_workers=limit)
-        self.limit = limit
+        self.grow(-n)
 
     def on_apply(
         self,

@@ -325,15 +325,18 @@ class Spill:
             return bool(self._place._broken)
         return type(error.__cause__).__name__ != "RemoteTraceback"
 
+    def _given_up(self, future: Any) -> bool:
+        return self.discards or bool(future._unwanted())
+
     def _return(self, crew: Registered, future: Any, here: tuple[Any, Any, Any]) -> bool:
         """Queue a task that was away; return False if it is cancelled, or failed, because the pool takes it no more."""
-        if self.discards or future._unwanted():
+        if self._given_up(future):
             self._finish(future, None, None, True)
             return False
         if not self._pool.take_back(future, *here):
             self._finish(future, None, BrokenThreadPool(crew.cause))
             return False
-        if self.discards or future._unwanted():
+        if self._given_up(future):
             # Who shut the pool down meanwhile, or gave the call up, has not seen it in the queue.
             future.cancel()
         return True
