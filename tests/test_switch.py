@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -69,16 +68,6 @@ def test_the_loop_that_runs(pool: AdaptiveExecutor) -> None:
         assert await names() == before
 
     asyncio.run(main())
-
-
-def test_a_loop_may_be_given_another_executor(pool: AdaptiveExecutor) -> None:
-    async def main() -> str:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(1, "other"))
-        return await loop.run_in_executor(None, name)
-
-    with ebbpool.install(pool):
-        assert asyncio.run(main()) == "other"
 
 
 def test_the_loops_of_aio_take_their_short_way(pool: AdaptiveExecutor) -> None:

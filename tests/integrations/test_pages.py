@@ -12,7 +12,6 @@ HELPERS = """
 import asyncio
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import ebbpool
