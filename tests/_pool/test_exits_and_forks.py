@@ -384,11 +384,13 @@ def test_a_pool_may_be_used_and_waited_for_in_the_hooks(hook: str, way: str) -> 
     from ebbpool import sync
     pool = AdaptiveExecutor(2, thread_stack_size=1 << 19)
     lane = pool.lane("some", limit=1)
+    warm = AdaptiveExecutor(2, min_workers=2, keep_alive=600)
+    assert warm.submit(pow, 2, 3).result(10) == 8 and warm.wait_idle(10)
     semaphore = sync.Semaphore(1)
     used = []
     def use():
         with semaphore:
-            assert pool.submit(pow, 2, 3).result(10) == 8
+            assert pool.submit(pow, 2, 3).result(10) == warm.submit(pow, 2, 3).result(10) == 8
         assert lane.submit(pow, 2, 3).result(10) == 8
         assert pool.submit_later(0.001, pow, 2, 3).result(10) == 8
         with AdaptiveExecutor(1) as other:
