@@ -770,12 +770,6 @@ def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
 # Bad input.
 
 
-def closed() -> Executor:
-    there = ThreadPoolExecutor(1)
-    there.shutdown()
-    return there
-
-
 @pytest.mark.parametrize(("arguments", "error", "message"), [
     ({"spill_after": -1}, ValueError, "spill_after must be at least 0 seconds, not -1"),
     ({"spill_after": math.inf}, ValueError, "spill_after must be a finite number of seconds, not inf"),
@@ -783,14 +777,13 @@ def closed() -> Executor:
     ({"spill": ThreadPoolExecutor}, TypeError, "spill must be an executor, .* not <class"),
     ({"spill": Executor()}, TypeError, "spill must say in _max_workers how many calls it takes"),
     ({"spill": None, "spill_after": 0.5}, ValueError, r"spill_after=0\.5 needs a spill"),
-    ({"spill": closed()}, ValueError, "spill must not be shut down"),
 ])  # fmt: skip
 def test_bad_input(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with ThreadPoolExecutor(1) as there, pytest.raises(error, match=message):
         AdaptiveExecutor(**({"spill": there} | arguments))
 
 
-def test_a_pool_must_not_spill_to_itself() -> None:
+def test_a_pool_must_not_spill_to_itself_or_to_what_is_shut_down() -> None:
     with (
         ThreadPoolExecutor(1) as there,
         AdaptiveExecutor(1, spill=there) as first,
@@ -799,3 +792,5 @@ def test_a_pool_must_not_spill_to_itself() -> None:
         for place in (second, second.lane("aside", limit=1), first.lane("aside", limit=1), first):
             with pytest.raises(ValueError, match="lead back to the pool itself"):
                 first.__init__(1, spill=place)  # type: ignore[misc]  # what a subclass might do
+    with pytest.raises(ValueError, match="spill must not be shut down"):
+        AdaptiveExecutor(1, spill=there)

@@ -13,22 +13,6 @@ from ebbpool import AdaptiveExecutor
 from support.common import LONG, TIMEOUT, Gate, eventually
 
 
-class Watched(Future[Any]):
-    """A future that tells when its submitter has asked to hear of its end: the test may end it from then on.
-
-    Args:
-        came: Released then.
-    """
-
-    def __init__(self, came: threading.Semaphore) -> None:
-        super().__init__()
-        self._came = came
-
-    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        super().add_done_callback(fn)
-        self._came.release()
-
-
 class Elsewhere(Executor):
     """Keeps each call until the test says what becomes of it, and the context in which it came."""
 
@@ -43,8 +27,16 @@ class Elsewhere(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if self.refuses is not None:
             raise self.refuses
-        future = Watched(self._came)
+        future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
+        add = future.add_done_callback
+
+        def add_and_tell(fn: Callable[[Future[Any]], object]) -> None:
+            add(fn)
+            self._came.release()
+
+        # The submitter asks to hear of its end: the test may end it from then on.
+        future.add_done_callback = add_and_tell  # type: ignore[method-assign]  # of this one future
         self.calls.append((future, fn, args, kwargs))
         self.contexts.append(copy_context())
         self.sent += 1
