@@ -14,7 +14,7 @@ from celery.concurrency import thread
 from celery.concurrency.base import BasePool, apply_target
 from celery.exceptions import SoftTimeLimitExceeded
 
-from ebbpool._pool.cancelling import Shot, sender
+from ebbpool._pool.cancelling import Shot
 from ebbpool.executor import AdaptiveExecutor
 
 __all__ = ["TaskPool"]
@@ -86,7 +86,7 @@ class TaskPool(_ThreadTaskPool):
     ) -> thread.ApplyResult:
         """Have a task run; called by Celery."""
         call = (target, args, kwargs, callback, accept_callback)
-        if soft_timeout and _can_limit():
+        if soft_timeout:
             return thread.ApplyResult(self.executor.submit(self._limited, soft_timeout, timeout_callback, call))
         return thread.ApplyResult(self.executor.submit(apply_target, *call))
 
@@ -94,6 +94,7 @@ class TaskPool(_ThreadTaskPool):
         shot = Shot(SoftTimeLimitExceeded)
 
         def strike() -> None:
+            # Where nothing can be raised in a thread, an error ends this, and nothing else.
             if shot.fire() and told is not None:
                 told(True, seconds)
 
@@ -105,10 +106,3 @@ class TaskPool(_ThreadTaskPool):
             with suppress(SoftTimeLimitExceeded):
                 shot.end()
             timer.cancel()
-
-
-def _can_limit() -> bool:
-    try:
-        return callable(sender())
-    except RuntimeError:
-        return False

@@ -223,13 +223,9 @@ def _starlette(installed: Installed, concurrency: ModuleType) -> str:
     stock = getattr(concurrency, ITERATE)
     batches = iterate_in_batches(stock)
     # Modules that imported the function by name have a reference of their own.
-    for module in [module for module in list(sys.modules.values()) if _vars(module).get(ITERATE) is stock]:
+    for module in [each for each in list(sys.modules.values()) if getattr(each, "__dict__", {}).get(ITERATE) is stock]:
         installed._replacements.replace(module, ITERATE, batches)
     return "sync iterators as bodies, in batches"
-
-
-def _vars(module: Any) -> dict[str, Any]:
-    return getattr(module, "__dict__", {})
 
 
 def _executors(installed: Installed, _: ModuleType) -> str:
@@ -279,9 +275,8 @@ class _Loader:
         self.loader = loader
         self.watcher = watcher
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        found: ModuleType | None = self.loader.create_module(spec)
-        return found
+    def create_module(self, spec: ModuleSpec) -> Any:
+        return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         # From here on nobody sees that we have been there.

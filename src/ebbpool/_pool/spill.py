@@ -156,10 +156,7 @@ class Spill:
 
     A thread of its own hands tasks over, because pickling runs foreign code and `submit` may wait: neither the
     timekeeper nor a worker can do that. It starts when the timekeeper sees a task that may be one, and ends when
-    there has been none for a while.
-
-    Attributes:
-        discards: Whether tasks that come back are cancelled.
+    there has been none for a while. Tasks that come back are cancelled if it `discards`.
     """
 
     def __init__(self, crew: Registered, target: Executor, after: float) -> None:
