@@ -234,15 +234,12 @@ def _executors(installed: Installed, _: ModuleType) -> str:
 
 
 class _Watcher:
-    """A finder for `sys.meta_path` that has the others find a module, and then has its action done.
-
-    Attributes:
-        wanted: The actions for modules that have not been imported, by name.
-        here: The module that the calling thread asks the other finders for, by the way that leads here again.
-    """
+    """A finder for `sys.meta_path` that has the others find a module, and then has its action done."""
 
     def __init__(self) -> None:
+        # By the names of modules that have not been imported.
         self.wanted: dict[str, Callable[[ModuleType], None]] = {}
+        # The module that the calling thread asks the other finders for, by the way that leads here again.
         self.here = threading.local()
 
     def watch(self, name: str, action: Callable[[ModuleType], None]) -> bool:
@@ -255,7 +252,6 @@ class _Watcher:
         return False
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find a module that is watched for, by asking the other finders."""
         if fullname not in self.wanted or getattr(self.here, "name", None) == fullname:
             return None
         self.here.name = fullname

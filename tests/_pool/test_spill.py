@@ -565,9 +565,8 @@ def test_what_is_away_is_shown() -> None:
         out = io.StringIO()
         monitor.dump(out)
         assert "1 away, 0 of 1 came back" in out.getvalue()
-        assert re.search(
-            r"away at Elsewhere: \S*test_spill\.decorated, lane 'aside', sent \d+\.\d s ago", out.getvalue()
-        )
+        shown_as = r"away at Elsewhere: \S*test_spill\.decorated, lane 'aside', sent \d+\.\d s ago"
+        assert re.search(shown_as, out.getvalue())
         (shown,) = [found for found in monitor.snapshot()["pools"] if found["name"] == "web"]
         assert shown["away"] == shown["spilled"] == 1
         assert [found["away"] for found in shown["tasks"]].count(True) == 1
