@@ -337,7 +337,7 @@ FACES = {
     "_interpreter": ("test_main.py", "_pool/test_quota.py"),
     "_maps": ("_loops",),
     "_testing": ("test_pytest_plugin.py", "_core", "_pool"),
-    "_switch": ("test_session.py", "test_switch.py"),
+    "_replacements": ("test_switch.py",),
     "aio": ("_loops",),
     "celery": ("integrations",),
     "django": ("integrations",),

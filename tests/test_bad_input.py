@@ -172,6 +172,9 @@ BAD_CALLS: list[tuple[Callable[[AdaptiveExecutor, Any], object], str, Any, type[
     *((lambda pool, timeout, way=way: getattr(pool, way)(timeout=timeout), "timeout", value, error)
       for way in ("wait_idle", "shutdown") for value, error in [("soon", TypeError), (NAN, ValueError)]),
     (lambda pool, timeout: pool.shutdown(timeout=timeout), "timeout", -1, ValueError),
+    (lambda pool, name: pool.lane(name, limit=1), "name", 3, TypeError),
+    *((lambda pool, limit: pool.lane("a", limit=limit), "limit", value, error)
+      for value, error in [*COUNTS, (0, ValueError), (2**63, ValueError)]),
 ]  # fmt: skip
 
 

@@ -173,13 +173,16 @@ def test_what_has_not_begun_stays_with_the_parent_of_a_fork() -> None:
     assert output_of(script, FORK) == [left] * 6 + [of_map] * 2 + [of_stream, "8 16 [1, 2]", "0", told]
 
 
-def test_a_forgotten_executor_still_grows_for_what_it_has_taken() -> None:
-    pool = AdaptiveExecutor(3, keep_alive=LONG)
-    barrier = threading.Barrier(3)
-    futures = [pool.submit(barrier.wait, TIMEOUT) for _ in range(3)]
-    del pool
+@pytest.mark.parametrize("ending", ["shut down", "without waiting", "forgotten"])
+def test_a_pool_still_grows_for_what_it_has_taken(ending: str) -> None:
+    pool: Any = AdaptiveExecutor(4, keep_alive=LONG)
+    barrier = threading.Barrier(4)
+    futures = [pool.submit(barrier.wait, TIMEOUT) for _ in range(4)]
+    if ending != "forgotten":
+        pool.shutdown(wait=ending == "shut down")
+    pool = None
     gc.collect()
-    assert sorted(future.result(TIMEOUT) for future in futures) == [0, 1, 2]
+    assert sorted(future.result(TIMEOUT) for future in futures) == [0, 1, 2, 3]
 
 
 def test_an_executor_that_is_in_use_by_its_task_alone_is_not_forgotten() -> None:
@@ -232,16 +235,6 @@ def test_shutdown_waits_for_the_very_end_of_the_threads() -> None:
         let_end.set()
     closing.join()
     assert not worker.is_alive()
-
-
-def test_the_pool_still_grows_for_what_was_queued_before_shutdown() -> None:
-    for wait in (True, False):
-        pool = AdaptiveExecutor(4)
-        barrier = threading.Barrier(4)
-        futures = [pool.submit(barrier.wait, TIMEOUT) for _ in range(4)]
-        pool.shutdown(wait=wait)
-        assert sorted(future.result(TIMEOUT) for future in futures) == [0, 1, 2, 3]
-        pool.shutdown()
 
 
 def test_shutdown_at_any_time_again_and_from_many_threads() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -242,21 +241,6 @@ def test_a_future_of_a_lane_keeps_neither_lane_nor_executor() -> None:
     assert future.result() == 1
     for thread in threads:
         thread.join(TIMEOUT)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"name": 3, "limit": 1}, TypeError, "name must be a string, not 3"),
-        ({"name": "a", "limit": 0}, ValueError, "limit must be greater than 0, not 0"),
-        ({"name": "a", "limit": 1.5}, TypeError, "limit must be an integer, not 1.5"),
-        ({"name": "a", "limit": True}, TypeError, "limit must be an integer, not True"),
-        ({"name": "a", "limit": 2**63}, ValueError, f"limit must be at most {sys.maxsize}, not {2**63}"),
-    ],
-)
-def test_bad_arguments_are_named(pool: AdaptiveExecutor, arguments: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        pool.lane(arguments.pop("name"), **arguments)
 
 
 def test_a_name_in_use_is_refused(pool: AdaptiveExecutor, gate: Gate) -> None:

@@ -143,30 +143,25 @@ def test_the_initializer_has_run_in_each_thread(pool: AdaptiveExecutor, limit: i
     assert pool.submit(int).result(TIMEOUT) == 0
 
 
-def test_what_runs_has_its_name_and_what_libraries_read(pool: AdaptiveExecutor, executor: Any) -> None:
-    limit = executor._max_workers
-    with Gate() as gate:
-        gate.hold(executor, limit)
-        assert {task.name for task in pool.running()} == {"support.common.Gate"}
-        executor.submit(int)
-        assert (len(executor._threads), executor._work_queue.qsize()) == (limit, 1)
-        assert (executor._shutdown, executor._broken) == (False, False)
-    if type(executor) is not Session:
-        assert executor._thread_name_prefix == "mine"
-
-
 # How many run, and who waits for whom.
 
 
-def test_the_limit_holds(executor: Any) -> None:
+def test_the_limit_holds_and_what_runs_has_its_name_and_what_libraries_read(
+    pool: AdaptiveExecutor, executor: Any
+) -> None:
     limit = executor._max_workers
     with Gate() as gate:
         futures = [executor.submit(gate) for _ in range(3 * limit)]
         gate.await_begun(limit)
         assert gate.nobody_begins()
+        assert {task.name for task in pool.running()} == {"support.common.Gate"}
+        assert (len(executor._threads), executor._work_queue.qsize()) == (limit, 2 * limit)
+        assert (executor._shutdown, executor._broken) == (False, False)
         gate.open()
         assert not wait(futures, TIMEOUT).not_done
     assert gate.peak == limit
+    if type(executor) is not Session:
+        assert executor._thread_name_prefix == "mine"
 
 
 def test_many_threads_use_one(executor: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -46,23 +45,18 @@ async def trio_name() -> str:
 ON_POOL = {"to_thread": "pool", "executor": "pool", "anyio": "pool"}
 
 
-def test_all_hand_overs_go_to_the_pool_and_back(pool: AdaptiveExecutor) -> None:
-    before = asyncio.run(names())
+@pytest.mark.parametrize("library", ["asyncio", "uvloop"])
+def test_all_hand_overs_go_to_the_pool_and_back(pool: AdaptiveExecutor, library: str) -> None:
+    run = pytest.importorskip(library).run
+    before = run(names())
     assert "pool" not in before.values()
     with ebbpool.install(pool) as installed:
         assert installed.executor is pool
-        assert asyncio.run(names()) == ON_POOL
+        assert run(names()) == ON_POOL
         # A loop that ends shuts its default executor down.
-        assert asyncio.run(names()) == ON_POOL
+        assert run(names()) == ON_POOL
         assert trio.run(trio_name) == "pool"
-    assert asyncio.run(names()) == before
-
-
-def test_uvloop(pool: AdaptiveExecutor) -> None:
-    uvloop = pytest.importorskip("uvloop")
-    with ebbpool.install(pool):
-        assert uvloop.run(names()) == ON_POOL
-    assert "pool" not in uvloop.run(names()).values()
+    assert run(names()) == before
 
 
 def test_the_loop_that_runs(pool: AdaptiveExecutor) -> None:
@@ -76,26 +70,6 @@ def test_the_loop_that_runs(pool: AdaptiveExecutor) -> None:
     asyncio.run(main())
 
 
-def test_a_loop_may_be_given_another_executor(pool: AdaptiveExecutor) -> None:
-    async def main() -> str:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(1, "other"))
-        return await loop.run_in_executor(None, name)
-
-    with ebbpool.install(pool):
-        assert asyncio.run(main()) == "other"
-
-
-def test_getaddrinfo(pool: AdaptiveExecutor) -> None:
-    async def main() -> list[Any]:
-        return await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 80)
-
-    with ebbpool.install(pool):
-        before = pool.stats().submitted
-        assert asyncio.run(main())
-        assert pool.stats().submitted == before + 1
-
-
 def test_the_loops_of_aio_take_their_short_way(pool: AdaptiveExecutor) -> None:
     from ebbpool.aio import LoopFuture, new_event_loop
 
@@ -106,11 +80,6 @@ def test_the_loops_of_aio_take_their_short_way(pool: AdaptiveExecutor) -> None:
 
     with ebbpool.install(pool), asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main())
-
-
-def test_it_makes_a_pool_if_it_is_given_none() -> None:
-    with ebbpool.install() as installed, installed.executor as pool:
-        assert asyncio.run(names()) == dict.fromkeys(ON_POOL, pool.name)
 
 
 def test_once_at_a_time(pool: AdaptiveExecutor) -> None:
@@ -276,13 +245,3 @@ def test_trio_calls_have_their_limiter_and_no_other_limit() -> None:
     with AdaptiveExecutor(1) as pool, ebbpool.install(pool):
         trio.run(main)
     assert pool.stats().completed == 5
-
-
-def test_from_trios_threads_one_gets_back() -> None:
-    with AdaptiveExecutor() as pool, ebbpool.install(pool):
-
-        async def main() -> str:
-            found: str = await trio.to_thread.run_sync(lambda: trio.from_thread.run_sync(name))
-            return found
-
-        assert trio.run(main) == name()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 from ebbpool._core.accel import say_if_plain
 from ebbpool._pool import lifecycle
 from ebbpool._pool.executor_base import longest_wait
-from ebbpool._switch import Replacements
+from ebbpool._replacements import Replacements
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:

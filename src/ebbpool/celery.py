@@ -14,7 +14,7 @@ from celery.concurrency import thread
 from celery.concurrency.base import BasePool, apply_target
 from celery.exceptions import SoftTimeLimitExceeded
 
-from ebbpool._pool.cancelling import Shot, sender
+from ebbpool._pool.cancelling import Shot
 from ebbpool.executor import AdaptiveExecutor
 
 __all__ = ["TaskPool"]
@@ -65,15 +65,13 @@ class TaskPool(_ThreadTaskPool):
 
     def grow(self, n: int = 1) -> None:
         """Let the pool have `n` more threads; for ``--autoscale`` and ``celery control pool_grow``."""
-        self._resize(self.limit + n)
+        limit = max(1, self.limit + n)
+        self.executor.resize(max_workers=limit)
+        self.limit = limit
 
     def shrink(self, n: int = 1) -> None:
         """Let the pool have `n` fewer threads, but at least one; none is stopped in its task."""
-        self._resize(max(1, self.limit - n))
-
-    def _resize(self, limit: int) -> None:
-        self.executor.resize(max_workers=limit)
-        self.limit = limit
+        self.grow(-n)
 
     def on_apply(
         self,
@@ -88,7 +86,7 @@ class TaskPool(_ThreadTaskPool):
     ) -> thread.ApplyResult:
         """Have a task run; called by Celery."""
         call = (target, args, kwargs, callback, accept_callback)
-        if soft_timeout and _can_limit():
+        if soft_timeout:
             return thread.ApplyResult(self.executor.submit(self._limited, soft_timeout, timeout_callback, call))
         return thread.ApplyResult(self.executor.submit(apply_target, *call))
 
@@ -96,6 +94,7 @@ class TaskPool(_ThreadTaskPool):
         shot = Shot(SoftTimeLimitExceeded)
 
         def strike() -> None:
+            # Where nothing can be raised in a thread, an error ends this, and nothing else.
             if shot.fire() and told is not None:
                 told(True, seconds)
 
@@ -107,10 +106,3 @@ class TaskPool(_ThreadTaskPool):
             with suppress(SoftTimeLimitExceeded):
                 shot.end()
             timer.cancel()
-
-
-def _can_limit() -> bool:
-    try:
-        return callable(sender())
-    except RuntimeError:
-        return False

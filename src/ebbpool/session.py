@@ -34,9 +34,9 @@ class Session(ThreadPoolExecutor):
     _max_workers = 1
 
     def __init__(self, executor: ExecutorCore, finalizer: Callable[[], object] | None = None) -> None:
-        self._lend(Line(executor, finalizer=optional_callable("finalizer", finalizer)))
+        self._lend(_Line(executor, finalizer=optional_callable("finalizer", finalizer)))
 
-    def _lend(self, line: Line) -> None:
+    def _lend(self, line: _Line) -> None:
         self._line = line
         _open[id(line)] = line
         weakref.finalize(self, line.end).atexit = False
@@ -51,7 +51,7 @@ class Session(ThreadPoolExecutor):
         """
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
-        return self._line.add(Call(Future(), fn, args, kwargs))
+        return self._line.add(_Call(Future(), fn, args, kwargs))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; those that wait still run, unless cancelled. Then the thread goes back to the pool.
@@ -77,16 +77,45 @@ class Session(ThreadPoolExecutor):
     _broken: Any = property(lambda self: self._line.cause or False)
 
 
-class Call(NamedTuple):
-    """A call and its future."""
+class Leasing(Session):
+    """In place of a `ThreadPoolExecutor`: as many threads as it may have, of the pool's, while it has work for them.
 
+    That they are the pool's shows in nothing but thread-local data. One thread stays: its users may count on that.
+    """
+
+
+def leasing(executor: ExecutorCore) -> Callable[..., None]:
+    """Return a replacement for `ThreadPoolExecutor.__init__`, after which what is made leases threads of the pool."""
+    make: Callable[..., None] = ThreadPoolExecutor.__init__
+
+    def __init__(
+        self: Any,
+        max_workers: Any = None,
+        thread_name_prefix: Any = "",
+        initializer: Any = None,
+        initargs: Any = (),
+        **others: Any,
+    ) -> None:
+        make(self, max_workers, thread_name_prefix, initializer, initargs, **others)
+        # Subclasses are left as they are, and so is what is made with arguments that are not known here.
+        made: object = type(self)
+        if made is ThreadPoolExecutor and not others and not executor._pool.closed:
+            limit, prefix = self._max_workers, self._thread_name_prefix
+            vars(self).clear()
+            self.__class__ = Leasing
+            self._max_workers, self._thread_name_prefix = limit, prefix
+            self._lend(_Line(executor, limit, None, initializer, initargs, prefix))
+
+    return __init__
+
+
+class _Call(NamedTuple):
     future: Future[Any]
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def perform(self) -> None:
-        """Make the call, unless it was cancelled."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -106,7 +135,7 @@ class Call(NamedTuple):
             self.future.set_exception(error)
 
 
-class Line:
+class _Line:
     """Calls that wait for threads of their own, which are leased from a pool: each lease is a task of the pool.
 
     A lease goes beyond the pool's ceiling, as a call that has a limiter of its own does, since others may wait for
@@ -114,10 +143,9 @@ class Line:
 
     Attributes:
         limit: How many leases there may be at a time.
-        stays: Whether a lease lasts until the end, and not only while calls wait.
-        calls: Those that wait. Where leases stay, None is the end, and no call comes after it.
+        stays: Whether the one lease lasts until the end; several last only while calls wait.
+        calls: Those that wait. Where the lease stays, None is the end, and no call comes after it.
         leases: How many there are, those that have not begun among them.
-        cause: Why no more calls are taken, if the initializer failed.
         here: Whether the calling thread serves, and whether the initializer has run in it.
     """
 
@@ -125,7 +153,6 @@ class Line:
         self,
         executor: Any,
         limit: int = 1,
-        stays: bool = True,
         finalizer: Callable[[], object] | None = None,
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
@@ -133,27 +160,26 @@ class Line:
     ) -> None:
         self.executor = executor
         self.limit = limit
-        self.stays = stays
+        self.stays = limit == 1
         self.finalizer = finalizer
         self.initializer = initializer
         self.initargs = initargs
         self.prefix = prefix
-        self.closed: bool = False
+        self.closed = False
         self.cause: str | None = None
-        self.here: threading.local = threading.local()
+        self.here = threading.local()
         self.renew()
 
     def renew(self) -> None:
         """Begin anew, without calls and leases; in a forked child those of before have stayed with the parent."""
-        self.mutex: Any = threading.RLock()
-        self.calls: SimpleQueue[Call | None] = SimpleQueue()
-        self.leases: int = 0
+        self.mutex = threading.RLock()
+        self.calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self.leases = 0
         self.tasks: set[Any] = set()
         self.threads: set[threading.Thread] = set()
-        self.numbers: list[int] = list(range(self.limit))[::-1]
+        self.numbers = list(range(self.limit))[::-1]
 
-    def add(self, call: Call) -> Future[Any]:
-        """Have a call made, and return its future."""
+    def add(self, call: _Call) -> Future[Any]:
         task = None
         with self.mutex:
             if self.cause is not None:
@@ -171,7 +197,7 @@ class Line:
     def _lease(self) -> Any:
         executor = self.executor
         try:
-            task = executor.hand_in(executor._unlimited, True, Context().run, (Lease(self).serve,), {})
+            task = executor.hand_in(executor._unlimited, True, Context().run, (_Lease(self).serve,), {})
         except RuntimeError:
             # No further lease can be started; those that exist will make the call.
             if self.leases:
@@ -181,7 +207,7 @@ class Line:
         self.tasks.add(task)
         return task
 
-    def next(self) -> Call | None:
+    def next(self) -> _Call | None:
         """Return the next call for a lease to make; None if that is to end."""
         if self.stays:
             return self.calls.get()
@@ -193,7 +219,6 @@ class Line:
                 return None
 
     def over(self, task: Any) -> None:
-        """Note that a task of the pool is over; called in whichever thread ends it."""
         with self.mutex:
             self.tasks.discard(task)
             error = None
@@ -206,7 +231,6 @@ class Line:
                 self.drain(None)
 
     def close(self, cancel: bool = False) -> None:
-        """Take no more calls; those that wait are still made, unless they are to be cancelled."""
         with self.mutex:
             self.closed = True
             if cancel:
@@ -214,12 +238,11 @@ class Line:
             self.end()
 
     def end(self) -> None:
-        """Have a lease that stays end. It waits for nothing, as a finaliser must not."""
+        """Have the lease that stays end. It waits for nothing, as a finaliser must not."""
         if self.stays:
             self.calls.put(None)
 
     def spoil(self, cause: str) -> None:
-        """Fail the calls that wait, and take no more."""
         with self.mutex:
             self.cause = cause
             self.drain(BrokenThreadPool(cause))
@@ -235,15 +258,14 @@ class Line:
                 call.fail(error)
 
 
-class Lease:
+class _Lease:
     """A thread's service of a line. `fn` is what runs, which is what the pool shows as the name of the task."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: _Line) -> None:
         self.line = line
         self.fn: Callable[..., Any] | None = None
 
     def serve(self) -> None:
-        """Make the calls of the line; the task of the pool."""
         line, thread = self.line, threading.current_thread()
         number, name = (line.numbers or [0]).pop(), thread.name
         if line.prefix is not None:
@@ -282,10 +304,10 @@ class Lease:
             line.end()
 
 
-_open: weakref.WeakValueDictionary[int, Line] = weakref.WeakValueDictionary()
+_open: weakref.WeakValueDictionary[int, _Line] = weakref.WeakValueDictionary()
 
 
-def _lines() -> list[Line]:
+def _lines() -> list[_Line]:
     return [line for line in (reference() for reference in _open.valuerefs()) if line is not None]
 
 

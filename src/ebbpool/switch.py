@@ -1,28 +1,39 @@
-"""One switch, `ebbpool.install`, that puts all thread work of a process on one pool."""
+"""One switch, `ebbpool.install`, that puts all thread work of a process on one pool.
+
+The finder and the loader here do not inherit from `importlib.abc`, which is slow to import and would add nothing.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import itertools
 import sys
 import threading
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbpool._switch import Loops, PoolThreads, Replacements, Watcher, leasing
+from ebbpool._replacements import Replacements
 from ebbpool.executor import AdaptiveExecutor
+from ebbpool.session import leasing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Self
+
+    from ebbpool.lane import Lane
 
 __all__ = ["Installed", "install"]
 
 OURS: Final = "ebbpool.anyio"
 ITERATE: Final = "iterate_in_threadpool"
 NOT_YET: Final = "as soon as it is imported"
-ABSENT: Final = "not installed"
+UNLIMITED: Final = 1_000_000
+"""The limit of a lane that is to have none but the pool's."""
 
 _lock = threading.RLock()
 _installed: Installed | None = None
@@ -43,8 +54,8 @@ class Installed:
         self.parts: dict[str, str] = {}
         self._explain = explain
         self._replacements = Replacements()
-        self._watcher = Watcher()
-        self._loops = Loops(executor)
+        self._watcher = _Watcher()
+        self._lanes: weakref.WeakKeyDictionary[Any, Lane] = weakref.WeakKeyDictionary()
         self._anyio: Any = None
 
     def undo(self) -> None:
@@ -62,7 +73,10 @@ class Installed:
             self._replacements.restore()
             if self._anyio is not None:
                 self._anyio.__exit__(None, None, None)
-            self._loops.take_back()
+            for loop, lane in list(self._lanes.items()):
+                # asyncio's loops make executors of their own again. uvloop's do not tell which one they have.
+                if getattr(loop, "_default_executor", None) is lane:
+                    loop._default_executor = None
             sys.meta_path.remove(self._watcher)
             _installed = None
 
@@ -98,7 +112,25 @@ class Installed:
 
         if not self._watcher.watch(module, act):
             there = importlib.util.find_spec(module.partition(".")[0]) is not None
-            self._tell(name, NOT_YET if there else ABSENT)
+            self._tell(name, NOT_YET if there else "not installed")
+
+    def _give_lane(self, loop: Any) -> None:
+        """Make a lane of the pool the loop's default executor. A loop that ends shuts that down: so it has its own."""
+        names = (f"asyncio-{number}" if number > 1 else "asyncio" for number in itertools.count(1))
+        while loop not in self._lanes and not self.executor._pool.closed:
+            # The first name that is free.
+            with contextlib.suppress(ValueError):
+                self._lanes[loop] = self.executor.lane(next(names), limit=UNLIMITED)
+                loop.set_default_executor(self._lanes[loop])
+
+    def _watch_loops(self, loop_class: Any) -> None:
+        make: Callable[..., None] = loop_class.__init__
+
+        def __init__(loop: Any, *args: Any, **kwargs: Any) -> None:
+            make(loop, *args, **kwargs)
+            self._give_lane(loop)
+
+        self._replacements.replace(loop_class, "__init__", __init__)
 
 
 def install(
@@ -167,21 +199,21 @@ def _trio(installed: Installed, trio: ModuleType) -> str:
     cache = sys.modules["trio._core._thread_cache"]
     if "THREAD_CACHE" not in trio.lowlevel.start_thread_soon.__code__.co_names or not hasattr(cache, "THREAD_CACHE"):
         raise RuntimeError("it has no THREAD_CACHE in this version")
-    installed._replacements.replace(cache, "THREAD_CACHE", PoolThreads(installed.executor))
+    installed._replacements.replace(cache, "THREAD_CACHE", _PoolThreads(installed.executor))
     return "to_thread"
 
 
 def _asyncio(installed: Installed, asyncio: ModuleType) -> str:
-    loops = installed._loops
-    loops.watch(installed._replacements, asyncio.BaseEventLoop)
+    installed._watch_loops(asyncio.BaseEventLoop)
     running = asyncio._get_running_loop()
-    if running is not None:
-        loops.give(running)
-    return "the default executor of new loops" + (", and of the one that runs" if running is not None else "")
+    if running is None:
+        return "the default executor of new loops"
+    installed._give_lane(running)
+    return "the default executor of new loops, and of the one that runs"
 
 
 def _uvloop(installed: Installed, uvloop: ModuleType) -> str:
-    installed._loops.watch(installed._replacements, uvloop.Loop)
+    installed._watch_loops(uvloop.Loop)
     return "the default executor of new loops; its getaddrinfo stays in libuv's threads"
 
 
@@ -191,15 +223,89 @@ def _starlette(installed: Installed, concurrency: ModuleType) -> str:
     stock = getattr(concurrency, ITERATE)
     batches = iterate_in_batches(stock)
     # Modules that imported the function by name have a reference of their own.
-    for module in [module for module in list(sys.modules.values()) if _vars(module).get(ITERATE) is stock]:
+    for module in [each for each in list(sys.modules.values()) if getattr(each, "__dict__", {}).get(ITERATE) is stock]:
         installed._replacements.replace(module, ITERATE, batches)
     return "sync iterators as bodies, in batches"
-
-
-def _vars(module: Any) -> dict[str, Any]:
-    return getattr(module, "__dict__", {})
 
 
 def _executors(installed: Installed, _: ModuleType) -> str:
     installed._replacements.replace(ThreadPoolExecutor, "__init__", leasing(installed.executor))
     return "each that is made has threads of the pool"
+
+
+class _Watcher:
+    """A finder for `sys.meta_path` that has the others find a module, and then has its action done."""
+
+    def __init__(self) -> None:
+        # By the names of modules that have not been imported.
+        self.wanted: dict[str, Callable[[ModuleType], None]] = {}
+        # The module that the calling thread asks the other finders for, by the way that leads here again.
+        self.here = threading.local()
+
+    def watch(self, name: str, action: Callable[[ModuleType], None]) -> bool:
+        """Do `action` with the module now if it is imported, else as soon as it is; return whether it was done."""
+        module = sys.modules.get(name)
+        if module is not None and not getattr(module.__spec__, "_initializing", False):
+            action(module)
+            return True
+        self.wanted[name] = action
+        return False
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname not in self.wanted or getattr(self.here, "name", None) == fullname:
+            return None
+        self.here.name = fullname
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self.here.name = None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]  # it has what a loader has
+        return spec
+
+
+class _Loader:
+    """A loader that has a module's action done once it is loaded; many ask for a loader and load nothing."""
+
+    def __init__(self, loader: Any, watcher: _Watcher) -> None:
+        self.loader = loader
+        self.watcher = watcher
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # From here on nobody sees that we have been there.
+        module.__loader__ = self.loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        self.loader.exec_module(module)
+        action = self.watcher.wanted.pop(module.__name__, None)
+        if action is not None:
+            action(module)
+
+
+class _PoolThreads:
+    """What `trio.lowlevel.start_thread_soon` asks for a thread: one of the pool's.
+
+    trio has limited the calls already, so they go beyond the pool's ceiling if need be.
+    """
+
+    def __init__(self, executor: AdaptiveExecutor) -> None:
+        # Imported here, because it comes with trio.
+        import outcome
+
+        self.capture = outcome.capture
+        self.executor = executor
+        # trio forgets these in a forked child.
+        self._idle_workers: dict[Any, None] = {}
+
+    def start_thread_soon(self, fn: Callable[[], Any], deliver: Callable[[Any], object], name: Any = None) -> None:
+        self.executor.hand_in(self.executor._unlimited, True, _perform, (fn, deliver, self.capture), {})
+
+
+def _perform(fn: Callable[[], Any], deliver: Callable[[Any], object], capture: Callable[..., Any]) -> None:
+    result = capture(fn)
+    # What the caller handed over is not to live on while its result is on the way.
+    del fn
+    deliver(result)

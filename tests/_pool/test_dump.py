@@ -29,47 +29,34 @@ class Odd(AdaptiveExecutor):
         raise RuntimeError("not today")
 
 
-def test_it_tells_of_pools_lanes_and_tasks() -> None:
+def test_it_tells_of_pools_lanes_tasks_and_of_what_nobody_waits_for() -> None:
+    async def give_up(pool: AdaptiveExecutor, gate: Gate) -> None:
+        call = pool.run(hang, gate)
+        await asyncio.to_thread(gate.await_begun)
+        call.cancel()
+
     out = io.StringIO()
     with AdaptiveExecutor(2, thread_name_prefix="web") as pool, Gate() as gate:
         lane = pool.lane("reports", limit=1)
         for _ in range(2):
             lane.submit(hang, gate)
-        pool.submit(hang, gate)
-        gate.await_begun(2)
+        gate.await_begun()
+        asyncio.run(give_up(pool, gate))
+        pool.within(0.001).submit(int).exception()
         inner = pool.submit(int)
         dump(out)
         text = out.getvalue()
         gate.open()
         inner.result()
-    assert (
-        "pool 'web': 2 of at most 2 threads (0 idle, 2 running, 0 of these blocked), 1 waiting, the oldest for" in text
-    )
+    line = next(line for line in text.splitlines() if line.startswith("pool 'web': "))
+    assert "2 of at most 2 threads (0 idle, 2 running, 0 of these blocked, 1 abandoned), 1 waiting, the oldest" in line
+    assert "; 1 waited for too long and were not run" in line
     assert "  lane 'reports': 1 of at most 1 running, 1 waiting\n" in text
     assert text.count(f"{__name__}.hang") == 2 and text.count(f"{__name__}.hang, lane 'reports', running for") == 1
+    assert re.search(r"web_1: .*hang, running for .* s, abandoned: nobody waits for it\n", text)
     assert text.count("in hang\n" if STACKS else "(no stack") == 2
     last = text.splitlines()[-1]
     assert last.startswith("threads of no pool: ") and "'MainThread'" in last and "web" not in last
-
-
-def test_it_tells_of_what_came_too_late_and_of_what_nobody_waits_for() -> None:
-    async def ask(pool: AdaptiveExecutor, gate: Gate, out: io.StringIO) -> None:
-        given_up = pool.run(hang, gate)
-        await asyncio.to_thread(gate.await_begun)
-        late = pool.within(0.001).submit(int)
-        await asyncio.to_thread(late.exception)
-        given_up.cancel()
-        dump(out)
-        gate.open()
-
-    out = io.StringIO()
-    with AdaptiveExecutor(1, thread_name_prefix="web") as pool, Gate() as gate:
-        asyncio.run(ask(pool, gate, out))
-    assert (
-        "1 running, 0 of these blocked, 1 abandoned), 0 waiting; 1 waited for too long and were not run"
-        in out.getvalue()
-    )
-    assert re.search(r"web_0: .*hang, running for .* s, abandoned: nobody waits for it\n", out.getvalue())
 
 
 def test_a_pool_that_waits_for_its_last_task_is_shown_and_an_odd_one_does_not_hide_it(

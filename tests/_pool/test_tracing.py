@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import pytest
 from support.common import output_of
+from support.pages import is_here
 
 OPENTELEMETRY = """
     from opentelemetry import context, trace
@@ -76,18 +75,17 @@ COLLECT = """
 """
 
 
-@pytest.fixture(params=["opentelemetry", "sentry"])
+TOOLS = {
+    "opentelemetry": ("opentelemetry.instrumentation.threading", OPENTELEMETRY),
+    "sentry": ("sentry_sdk", SENTRY),
+}
+
+
+@pytest.fixture(params=TOOLS)
 def tool(request: pytest.FixtureRequest) -> str:
     """Source that defines `instrument`, `uninstrument`, `request(number)` and `seen()`."""
-    module, source = {
-        "opentelemetry": ("opentelemetry.instrumentation.threading", OPENTELEMETRY),
-        "sentry": ("sentry_sdk", SENTRY),
-    }[request.param]
-    try:
-        found = find_spec(module)
-    except ImportError:
-        found = None
-    if found is None:
+    module, source = TOOLS[request.param]
+    if not is_here(module):
         pytest.skip(f"{module} is not installed")
     return PRELUDE + source + COLLECT
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from support.common import (
     TIMEOUT,
     Background,
     Gate,
+    collected,
     eventually,
     needs_fork,
     output_of,
@@ -201,7 +203,9 @@ def test_loops_of_one_name_are_taken_together_and_none_outlives_its_loop() -> No
     note(first.mailbox, 1000.0, 0.1)
     note(second.mailbox, 1000.0, 0.3)
     assert [lag.most for lag in shown(1000.0)] == [pytest.approx(0.3)]
-    seams.late._forget(seams.late._mailboxes, id(second.mailbox), None)
+    reference = weakref.ref(second.mailbox)
+    del second
+    collected(reference)
     assert [lag.most for lag in shown(1000.0)] == [pytest.approx(0.1)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import signal
 import subprocess
@@ -143,30 +142,22 @@ def test_gunicorn_answers_what_the_pool_refuses(tmp_path: Path, settings: str, n
         assert pid_of(get(port, "/")) == answered_by
 
 
-class Sums:
-    """What prometheus_client adds up over the processes of a server, each with a pool of one name."""
-
-    def __init__(self, folder: Path, pool: str) -> None:
-        from prometheus_client import CollectorRegistry
-        from prometheus_client.multiprocess import MultiProcessCollector
-
-        self.files = folder / "files"
-        self.files.mkdir()
-        self.pool = pool
-        self.registry = CollectorRegistry()
-        MultiProcessCollector(self.registry, str(self.files))
-
-    def shown(self, name: str) -> float | None:
-        return self.registry.get_sample_value(name, {"pool": self.pool})
-
-    def counted(self, *answers: str) -> bool:
-        return self.shown("ebbpool_task_submissions_total") == sum(int(answer.split()[1]) for answer in answers)
-
-
 @pytest.mark.skipif(not all(map(is_here, ("gunicorn", "prometheus_client"))), reason="not installed here")
 def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sums = Sums(tmp_path, "gunicorn")
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(sums.files))
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    def shown(name: str) -> float | None:
+        return registry.get_sample_value(name, {"pool": "gunicorn"})
+
+    def counted(*answers: str) -> bool:
+        return shown("ebbpool_task_submissions_total") == sum(int(answer.split()[1]) for answer in answers)
+
+    files = tmp_path / "files"
+    files.mkdir()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(files))
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(files))
     (tmp_path / "gunicorn.conf.py").write_text(HOOKS, encoding="utf-8")
     # A worker that has its one connection takes no other, so each request has a worker of its own.
     arguments = ["--workers", "2", "--threads", "1", "--worker-connections", "1", "--keep-alive", "0"]
@@ -175,55 +166,14 @@ def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, mon
         with closing(asked(port, "/slow")) as slow:
             eventually((tmp_path / "begun").exists, "the slow request has begun")
             first, second = (tmp_path / "begun").read_text(), get(port, "/")
-            eventually(lambda: sums.counted(first, second), "both workers are counted")
+            eventually(lambda: counted(first, second), "both workers are counted")
             os.kill(int(pid_of(second)), signal.SIGKILL)
             third = get(port, "/")
             assert len({*map(pid_of, (first, second, third))}) == 3
-            eventually(lambda: sums.counted(first, second, third), "the dead worker is counted, and its replacement")
-            eventually(lambda: sums.shown("ebbpool_thread_limit") == 2, "the dead worker has no threads")
+            eventually(lambda: counted(first, second, third), "the dead worker is counted, and its replacement")
+            eventually(lambda: shown("ebbpool_thread_limit") == 2, "the dead worker has no threads")
             (tmp_path / "go on").touch()
             assert slow.getresponse().status == 200
-
-
-UVICORN = """
-import os
-import time
-from ebbpool import AdaptiveExecutor
-from ebbpool.prometheus import PoolCollector
-
-pool = AdaptiveExecutor(thread_name_prefix="uvicorn")
-PoolCollector()
-
-async def app(scope, receive, send):
-    assert scope["type"] == "http"
-    await pool.run(int)
-    if scope["path"] == "/slow":
-        open("begun", "w").close()
-        # Its loop takes no other request.
-        while not os.path.exists("go on"):
-            time.sleep(0.01)
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": f"{os.getpid()} {pool.stats().submitted}".encode()})
-"""
-
-
-@pytest.mark.skipif(not all(map(is_here, ("uvicorn", "prometheus_client"))), reason="not installed here")
-def test_prometheus_has_the_sum_over_the_workers_of_uvicorn(tmp_path: Path) -> None:
-    sums = Sums(tmp_path, "uvicorn")
-    (tmp_path / "application.py").write_text(UVICORN, encoding="utf-8")
-    command = ["-m", "uvicorn", "--workers", "2", "--lifespan", "off", "application:app", "--port"]
-    with (
-        reserved_port() as port,
-        program(*command, str(port), cwd=tmp_path, PROMETHEUS_MULTIPROC_DIR=str(sums.files)),
-    ):
-        eventually(lambda: answers(port), "uvicorn answers")
-        with closing(asked(port, "/slow")) as slow:
-            eventually((tmp_path / "begun").exists, "the slow request has begun")
-            other = get(port, "/")
-            (tmp_path / "go on").touch()
-            first = slow.getresponse().read().decode()
-        assert pid_of(first) != pid_of(other)
-        eventually(lambda: sums.counted(first, other), "both workers are counted")
 
 
 TASKS = """
@@ -252,64 +202,3 @@ def test_celery_is_told_on_its_command_line(tmp_path: Path) -> None:
         answer = subprocess.check_output([sys.executable, "-c", ask], cwd=tmp_path, text=True)
         assert answer.startswith("celery_")
     assert process.returncode == 0
-
-
-SHOP = """
-import asyncio
-import requests
-from concurrent.futures import ThreadPoolExecutor
-from fastapi import Depends, FastAPI
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from sqlalchemy import QueuePool, create_engine, text
-from sqlalchemy.orm import Session
-
-engine = create_engine("sqlite:///shop.db", poolclass=QueuePool)
-askers = ThreadPoolExecutor(6)
-app = FastAPI()
-
-def session():
-    with Session(engine) as session:
-        yield session
-
-@app.get("/report")
-def report(session: Session = Depends(session)) -> dict[str, int]:
-    return {"rows": session.execute(text("select 7")).scalar_one(), "port": PORT}
-
-@app.get("/ask")
-def ask() -> int:
-    # Blocks in a library that knows nothing of threads, in an executor of its own.
-    return sum(askers.map(lambda _: requests.get(f"http://127.0.0.1:{PORT}/report").json()["rows"], range(3)))
-
-@app.get("/lookup")
-async def lookup() -> int:
-    await asyncio.get_running_loop().getaddrinfo("localhost", PORT)
-    return await asyncio.to_thread(ask) + await asyncio.get_running_loop().run_in_executor(None, ask)
-"""
-
-
-@pytest.mark.skipif(
-    not all(map(is_here, ("fastapi", "requests", "sqlalchemy", "uvicorn"))), reason="not installed here"
-)
-def test_an_app_that_is_started_by_run_has_no_thread_of_another_pool(tmp_path: Path, short_path: Path) -> None:
-    place = str(short_path / "s")
-    watched = environment() | {"EBBPOOL_MONITOR": place}
-    with reserved_port() as port:
-        (tmp_path / "shop.py").write_text(f"PORT = {port}\n{SHOP}", encoding="utf-8")
-        command = ["-m", "ebbpool", "run", "--executors", "-m", "uvicorn", "--port", str(port), "--no-access-log"]
-        with subprocess.Popen(
-            [sys.executable, *command, "shop:app"], cwd=tmp_path, env=watched, stderr=subprocess.PIPE
-        ) as process:
-            try:
-                assert process.stderr is not None
-                assert any(b"Uvicorn running" in line for line in process.stderr)
-                together = [Background(lambda: get(port, "/ask")) for _ in range(10)]
-                assert {client.join() for client in together} == {"21"}
-                assert get(port, "/lookup") == "42"
-                top = [sys.executable, "-m", "ebbpool", "top", place, "--json"]
-                seen = subprocess.check_output(top, env=watched)
-                assert [thread for thread in json.loads(seen)["others"] if not thread.startswith("ebbpool-")] == [
-                    "MainThread"
-                ]
-            finally:
-                process.send_signal(signal.SIGINT)
-                process.communicate(timeout=3 * TIMEOUT)

@@ -13,22 +13,6 @@ from ebbpool import AdaptiveExecutor
 from support.common import LONG, TIMEOUT, Gate, eventually
 
 
-class Watched(Future[Any]):
-    """A future that tells when its submitter has asked to hear of its end: the test may end it from then on.
-
-    Args:
-        came: Released then.
-    """
-
-    def __init__(self, came: threading.Semaphore) -> None:
-        super().__init__()
-        self._came = came
-
-    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        super().add_done_callback(fn)
-        self._came.release()
-
-
 class Elsewhere(Executor):
     """Keeps each call until the test says what becomes of it, and the context in which it came."""
 
@@ -43,8 +27,16 @@ class Elsewhere(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if self.refuses is not None:
             raise self.refuses
-        future = Watched(self._came)
+        future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
+        add = future.add_done_callback
+
+        def add_and_tell(fn: Callable[[Future[Any]], object]) -> None:
+            add(fn)
+            self._came.release()
+
+        # The submitter asks to hear of its end: the test may end it from then on.
+        future.add_done_callback = add_and_tell  # type: ignore[method-assign]  # of this one future
         self.calls.append((future, fn, args, kwargs))
         self.contexts.append(copy_context())
         self.sent += 1
@@ -70,10 +62,16 @@ class Elsewhere(Executor):
         else:
             future.set_result(result)
 
-    def lose(self, place: int = 0, error: BaseException | None = None) -> None:
-        """Fail to make a call."""
-        future, *_ = self.calls.pop(place)
-        future.set_exception(error or BrokenExecutor("the worker is gone"))
+    def lose(self) -> None:
+        """Fail to make the oldest call."""
+        future, *_ = self.calls.pop(0)
+        future.set_exception(BrokenExecutor("the worker is gone"))
+
+    def cancel(self) -> None:
+        """Cancel the oldest call, as `shutdown(cancel_futures=True)` does with those that wait."""
+        future, *_ = self.calls.pop(0)
+        future._state = "PENDING"
+        assert future.cancel()
 
     def end(self, lost: bool) -> None:
         """Make the oldest call, or fail to."""

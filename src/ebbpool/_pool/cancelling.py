@@ -72,23 +72,20 @@ def on_cancel(callback: Callable[[], object]) -> Iterator[None]:
     Outside of a task the block just runs.
     """
     scope = current_scope(True)
+    if scope is None:
+        yield
+        return
     key = object()
-    if scope is not None:
-        scope.add(key, callback)
+    scope.add(key, callback)
     try:
         yield
     finally:
-        if scope is not None:
-            scope.discard(key)
+        scope.discard(key)
 
 
 @functools.cache
 def sender() -> Callable[[int, Any], object]:
-    """Return CPython's function that has an exception raised in a thread.
-
-    Raises:
-        RuntimeError: This Python has no such function.
-    """
+    """Return CPython's function that has an exception raised in a thread; raise RuntimeError where there is none."""
     try:
         import ctypes
 
@@ -137,11 +134,7 @@ class Shot:
 
 
 class Interruptible:
-    """A function whose calls, as tasks, are interrupted once they are cancelled.
-
-    Attributes:
-        fn: The function itself.
-    """
+    """A function `fn` whose calls, as tasks, are interrupted once they are cancelled."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         functools.update_wrapper(self, fn, updated=())
@@ -176,9 +169,7 @@ class Interrupting:
     """A mix-in for what has `submit` and `run`: their calls may be interrupted."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Do what `submit` of the class does."""
         return super().submit(interruptible(fn), *args, **kwargs)  # type: ignore[misc]  # of the class this is added to
 
     def run(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Do what `run` of the class does."""
         return super().run(interruptible(fn), *args, **kwargs)  # type: ignore[misc]  # of the class this is added to

@@ -70,11 +70,7 @@ def dump_on_signal(signum: int, file: TextIO | None = None) -> None:
 
 
 class _Answer:
-    """A signal handler.
-
-    Attributes:
-        before: The handler that the signal had before.
-    """
+    """A signal handler; `before` is the one that the signal had before."""
 
     def __init__(self, before: Callable[..., Any] | None, file: TextIO | None) -> None:
         self.before = before

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from time import monotonic
-from typing import Any
 
 from ebbpool._core.accel import LAGS, SPELL, SPELLS, Mailbox
 from ebbpool._frames import stacks
@@ -55,22 +54,14 @@ _told: weakref.WeakKeyDictionary[Mailbox, float] = weakref.WeakKeyDictionary()
 """Which loops have been told of as late, by when they were woken."""
 
 
-def _always() -> bool:
-    return True
-
-
-def register(mailbox: Mailbox, runs: Callable[[], bool] = _always) -> None:
+def register(mailbox: Mailbox, runs: Callable[[], bool] = lambda: True) -> None:
     """Have a mailbox of a loop in the calling thread read by `lags` as long as it lives.
 
     `runs` tells whether the loop is running: nobody waits for one that is not.
     """
-    key = id(mailbox)
-    reference = weakref.ref(mailbox, functools.partial(_forget, _mailboxes, key))
+    mailboxes, key = _mailboxes, id(mailbox)
+    reference = weakref.ref(mailbox, lambda _: mailboxes.pop(key, None))
     _mailboxes[key] = threading.current_thread(), reference, runs
-
-
-def _forget(mailboxes: dict[int, Any], key: int, _: object) -> None:
-    mailboxes.pop(key, None)
 
 
 def _alive() -> list[tuple[threading.Thread, Mailbox, Callable[[], bool]]]:
@@ -127,26 +118,21 @@ def late_loops(now: float, limit: float) -> tuple[list[tuple[threading.Thread, f
 
 
 class Alarm(ABC):
-    """A look at one pool that comes again and again, as long as the pool has threads: `Watched` by the timekeeper.
-
-    Attributes:
-        retry: Seconds after which something is late.
-    """
+    """A look at one pool that comes again and again, as long as the pool has threads: `Watched` by the timekeeper."""
 
     def __init__(self, crew: Registered, limit: float) -> None:
         # Weakly, for the crew holds this.
         self._crew = weakref.ref(crew)
+        # Seconds after which something is late.
         self.retry = limit
         self._due = 0.0
         self._teller: threading.Thread | None = None
 
     def begin(self, tick: Tick) -> float | None:
-        """Go on or end, when a worker has started, or the last one has gone; see `Watched.begin`."""
         self._due = self._due or tick.now + self.retry
         return None if self._staffed() is None else max(0.0, self._due - tick.now)
 
     def tick(self, tick: Tick) -> float | None:
-        """Look once, in the timekeeper's thread; see `Watched.tick`."""
         crew = self._staffed()
         if crew is None:
             return None
@@ -186,9 +172,9 @@ class SlowTasks(Alarm):
         fresh = {task for task in tasks if now - task[1] >= self.retry} - self._warned
         waited = seen.counts["oldest_wait"]
         crowded = waited >= self.retry
-        if fresh or (crowded and not self._crowded):
-            names = {tasks[task] for task in fresh}
-            self._tell(functools.partial(self._warn, crew, names, crowded and not self._crowded))
+        told = self._crowded or not crowded
+        if fresh or not told:
+            self._tell(functools.partial(self._warn, crew, {tasks[task] for task in fresh}, not told))
         self._warned |= fresh
         self._crowded = crowded
         ages = [now - since for _, since in tasks.keys() - self._warned]

@@ -18,7 +18,7 @@ from ebbpool._frames import stacks as stacks_of
 
 OVER: Final = "a call that is over"
 """The name of a task whose function has been let go of; its callbacks may run."""
-CALLERS: Final = ("ebbpool._", "starlette.concurrency", "fastapi.telemetry")
+CALLERS: Final = ("ebbpool.", "starlette.concurrency", "fastapi.telemetry")
 """How the names of modules begin whose functions call what they are given."""
 GIVEN: Final = ("fn", "func", "function", "iterator")
 """How their parameter for that is called."""

@@ -15,6 +15,7 @@ from concurrent.futures.thread import BrokenThreadPool
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
+from math import inf
 from time import monotonic
 from types import BuiltinMethodType, MethodType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
@@ -58,26 +59,18 @@ class Spillable:
         bound = self.fn.__get__(instance, owner) if hasattr(self.fn, "__get__") else self.fn
         return self if bound is self.fn else Spillable(bound)
 
-    def __repr__(self) -> str:
-        return f"<spillable {self.fn!r}>"
-
-    def _found_by_name(self) -> bool:
-        thing: Any = sys.modules.get(getattr(self, "__module__", ""))
-        for name in self._name.split("."):
-            thing = getattr(thing, name, None)
-        return thing is self
-
-    @property
-    def _name(self) -> str:
-        return str(vars(self).get("__qualname__", ""))
-
     def __reduce__(self) -> str | tuple[Any, ...]:
-        return self._name if self._found_by_name() else (Spillable, (self.fn,))
+        # A string is the name that stands for this: that of a decorated function.
+        name = str(vars(self).get("__qualname__", ""))
+        found: Any = sys.modules.get(getattr(self, "__module__", ""))
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (Spillable, (self.fn,))
 
     @property
     def sent(self) -> Callable[..., Any]:
-        """What another process is asked to call: the function, or this where its name stands for this (a decorator)."""
-        return self if self._found_by_name() else self.fn
+        """What another process is asked to call: the function, or this where its name stands for this."""
+        return self if isinstance(self.__reduce__(), str) else self.fn
 
 
 def spillable(fn: Callable[P, T], /) -> Callable[P, T]:
@@ -102,18 +95,12 @@ def spillable(fn: Callable[P, T], /) -> Callable[P, T]:
 
 
 class MarkedCall(NamedTuple):
-    """A call whose function is marked, without what it was wrapped in; with a context if it brought one itself."""
+    """A call without what its marked function was wrapped in; with a context if it brought one itself."""
 
     fn: Spillable
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     context: Context | None
-
-    def here(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any] | None]:
-        """Return the call without its mark, for this process."""
-        if self.context is None:
-            return self.fn.fn, self.args, self.kwargs or None
-        return self.context.run, (self.fn.fn, *self.args), self.kwargs or None
 
 
 def marked_call(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None) -> MarkedCall | None:
@@ -137,16 +124,6 @@ def marked_call(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | 
         else:
             return None
     return MarkedCall(fn, args, kwargs, context)
-
-
-def is_marked(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None) -> bool:
-    """Return whether a call may run elsewhere; see `Pool.look_for`."""
-    return marked_call(fn, args, kwargs) is not None
-
-
-def call_here(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call `fn`; a call of this is not taken for a marked one."""
-    return fn(*args, **kwargs)
 
 
 def checked(owner: object, spill: Any, spill_after: Any) -> tuple[Executor, float] | None:
@@ -179,30 +156,29 @@ class Spill:
 
     A thread of its own hands tasks over, because pickling runs foreign code and `submit` may wait: neither the
     timekeeper nor a worker can do that. It starts when the timekeeper sees a task that may be one, and ends when
-    there has been none for a while.
-
-    Attributes:
-        discards: Whether tasks that come back are cancelled.
+    there has been none for a while. Tasks that come back are cancelled if it `discards`.
     """
 
     def __init__(self, crew: Registered, target: Executor, after: float) -> None:
         # Weakly: the crew holds this. What is away holds the crew, so that what comes back finds its pool with it.
         self._crew = weakref.ref(crew)
         self._pool = crew.pool
-        self._pool.look_for(is_marked)
+        self._pool.look_for(lambda *call: marked_call(*call) is not None)
         self.target: Any = target
         # Of a lane, its executor.
         self._place: Any = getattr(target, "executor", target)
+        # As a cluster may, and go on.
+        self._loses_calls = bool(getattr(self._place, "_loses_calls", False))
         self.after = after
         self.discards = False
         self._told: set[str] = set()
         self._begin()
-        self._usable = True
 
     def renew(self) -> None:
         """In a forked child: no thread, and an executor without threads or connection, unless it is a pool of ours."""
         self._begin()
-        self._usable = hasattr(self._place, "_crew") and not self._loses_calls()
+        if self._loses_calls or not hasattr(self._place, "_crew"):
+            self._paused_until = inf
 
     def _begin(self) -> None:
         self._thread: WorkerThread | None = None
@@ -216,7 +192,7 @@ class Spill:
 
     def look(self, now: float) -> None:
         """Have tasks handed over if some have waited too long; at each tick, in the timekeeper's thread."""
-        if now >= self._crowded_until and self._usable:
+        if now >= self._crowded_until:
             self._consider(now)
 
     def _consider(self, now: float) -> None:
@@ -293,9 +269,11 @@ class Spill:
     def _hand_over(
         self, crew: Registered, future: Any, fn: Any, args: Any, kwargs: Any, context: Context | None
     ) -> None:
-        call = marked_call(fn, args, kwargs)
+        here = fn, args, kwargs
+        call = marked_call(*here)
         if call is None:
-            self._return(crew, future, (partial(call_here, fn), args, kwargs))
+            # A partial that has been changed since.
+            self._return(crew, future, here)
             return
         context = context if call.context is None else call.context
         place = Context() if context is None else context.copy()
@@ -306,19 +284,19 @@ class Spill:
                 # A process pool would report a call that cannot be pickled as the task's outcome. So try it here first.
                 pickle.dumps((sent, call.args, call.kwargs))
             there = place.run(self.target.submit, sent, *call.args, **call.kwargs)
-            there.add_done_callback(partial(self._ended, crew, future, call))
+            there.add_done_callback(partial(self._ended, crew, future, here))
         except BaseException as error:
             # RecursionError is a RuntimeError, but comes from pickling, and not from an executor that refuses the call.
             refused = isinstance(error, RuntimeError) and not isinstance(error, RecursionError)
-            self._give_back(crew, future, call, error, refused)
+            self._give_back(crew, future, here, error, refused)
 
-    def _ended(self, crew: Registered, future: Any, call: MarkedCall, there: Any) -> None:
+    def _ended(self, crew: Registered, future: Any, here: tuple[Any, Any, Any], there: Any) -> None:
         """Take the outcome, or the task if it was not made; in whatever thread the other executor calls back."""
         cancelled = there.cancelled()
         error = None if cancelled else there.exception()
         if cancelled or self._is_loss(error):
             reason = error or BrokenExecutor("it was cancelled there")
-            self._give_back(crew, future, call, reason, True)
+            self._give_back(crew, future, here, reason, True)
         else:
             self._pause = 0.0
             self._finish(future, None if error is not None else there.result(), error)
@@ -340,13 +318,9 @@ class Spill:
         """
         if not isinstance(error, BrokenExecutor):
             return False
-        if hasattr(self._place, "_broken") and not self._loses_calls():
+        if hasattr(self._place, "_broken") and not self._loses_calls:
             return bool(self._place._broken)
         return type(error.__cause__).__name__ != "RemoteTraceback"
-
-    def _loses_calls(self) -> bool:
-        # As a cluster may, and go on.
-        return bool(getattr(self._place, "_loses_calls", False))
 
     def _given_up(self, future: Any) -> bool:
         return self.discards or bool(future._unwanted())
@@ -364,16 +338,18 @@ class Spill:
             future.cancel()
         return True
 
-    def _give_back(self, crew: Registered, future: Any, call: MarkedCall, reason: BaseException, refused: bool) -> None:
+    def _give_back(
+        self, crew: Registered, future: Any, here: tuple[Any, Any, Any], reason: BaseException, refused: bool
+    ) -> None:
         first = self._pause == 0.0
         if refused:
             self._pause = min(LAST_PAUSE, 2 * self._pause or FIRST_PAUSE)
             self._paused_until = monotonic() + self._pause
-        back = self._return(crew, future, call.here())
+        back = self._return(crew, future, here)
         if crew.owner() is None and not self._pool.closed:
             # The executor was collected. Its pool had no threads then that would have had to be told.
             self._pool.close()
-        name = called_name(call.fn)
+        name = called_name(*here[:2])
         if refused and first and back:
             LOGGER.warning(
                 "%s came back to pool %r from %r, and now runs locally: %s", name, crew.name, self.target, reason

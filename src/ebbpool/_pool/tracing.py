@@ -30,11 +30,9 @@ class QueueView:
         self._pool = pool
 
     def qsize(self) -> int:
-        """Return how many tasks wait for a worker."""
         return int(self._pool.counts()["queued"])
 
     def empty(self) -> bool:
-        """Return whether no task waits for a worker."""
         return self.qsize() == 0
 
     def put(self, item: Any) -> None:
@@ -45,11 +43,7 @@ class QueueView:
 
 
 class Call:
-    """A call that an instrumentation wants to be run.
-
-    Attributes:
-        twin: The standard library's future for it, weakly; it lives on if the instrumentation keeps it.
-    """
+    """A call that an instrumentation wants to be run; its `twin` is the standard library's future for it."""
 
     __slots__ = ("args", "fn", "kwargs", "twin")
 
@@ -57,6 +51,7 @@ class Call:
         # From Python 3.14 on an item holds what `_resolve_work_item_task` of its executor returned.
         task = getattr(item, "task", None)
         self.fn, self.args, self.kwargs = (item.fn, item.args, item.kwargs) if task is None else task
+        # It lives on if the instrumentation keeps it.
         self.twin = weakref.ref(item.future)
 
     def hand_to(self, queue: Callable[..., Any]) -> Any:
@@ -92,13 +87,19 @@ def _tie(twin: Future[Any], future: Any) -> None:
 
 def _seen(
     executor: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, list[Call], Call | None]:
-    """Show a call to the instrumentation.
+) -> tuple[Any, list[Call], Call | None] | None:
+    """Show a call to the instrumentation, unless that is what makes it.
 
     Returns:
         (what it returned if that is no future of its calls, the calls it wants to be run, the call whose future it
         returned)
     """
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, not {fn!r}")
+    if _here.items is not None:
+        # The instrumentation itself submits, or a finaliser does. This thread may hold the standard library's global
+        # lock, for which the replaced `submit` would wait.
+        return None
     items = _here.items = []
     try:
         answer = ThreadPoolExecutor.submit(executor, fn, *args, **kwargs)
@@ -121,13 +122,10 @@ def submit(
     Returns:
         The future, or what the instrumentation returned in its place.
     """
-    if not callable(fn):
-        raise TypeError(f"fn must be callable, not {fn!r}")
-    if _here.items is not None:
-        # The instrumentation itself submits, or a finaliser does. This thread may hold the standard library's global
-        # lock, for which the replaced `submit` would wait.
+    seen = _seen(executor, fn, args, kwargs)
+    if seen is None:
         return queue(fn, args, kwargs)
-    answer, calls, own = _seen(executor, fn, args, kwargs)
+    answer, calls, own = seen
     for call in calls:
         future = call.hand_to(queue)
         if call is own:
@@ -137,6 +135,5 @@ def submit(
 
 def delayed(executor: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """Return what the instrumentation makes of a call that is not to be queued yet, or None."""
-    if not callable(fn):
-        raise TypeError(f"fn must be callable, not {fn!r}")
-    return None if _here.items is not None else _seen(executor, fn, args, kwargs)[2]
+    seen = _seen(executor, fn, args, kwargs)
+    return None if seen is None else seen[2]
