@@ -19,11 +19,10 @@ CPUS = 4
 class Spell:
     """Looks at a pool, a window apart, under an injected clock."""
 
-    def __init__(self) -> None:
-        self.admission = rules.Admission()
+    def __init__(self, gil: bool = True) -> None:
+        self.admission = rules.Admission(gil)
         self.now, self.cpu, self.taken = 1000.0, 50.0, 0
         self.workers = rules.Workers(0, 0, 0)
-        self.gil = True
         self.look()
 
     def look(self, used: float = 0.0, wait: float = 0.0, after: float = 0.0, taken: int = 1) -> int:
@@ -31,9 +30,7 @@ class Spell:
         self.now += after
         self.cpu += used * after
         self.taken += taken
-        return self.admission.decide(
-            rules.Look(self.now, self.cpu, wait, CPUS, self.taken, lambda: self.workers, self.gil)
-        )
+        return self.admission.decide(rules.Tick(self.now, self.cpu, wait), CPUS, self.taken, lambda: self.workers)
 
     def window(self, used: float = 0.0, wait: float = 0.0, times: int = 1) -> int:
         allowed = seams.ALL
@@ -126,8 +123,8 @@ def test_a_look_that_waited_for_a_whole_window_is_enough(spell: Spell) -> None:
     assert spell.look(used=1.0, wait=0.2 * rules.WINDOW) == 4
 
 
-def test_no_look_shows_a_short_gil_where_there_is_none(spell: Spell) -> None:
-    spell.gil = False
+def test_no_look_shows_a_short_gil_where_there_is_none() -> None:
+    spell = Spell(gil=False)
     spell.compute(8)
     assert spell.window(used=1.0, wait=QUEUED, times=5) == seams.ALL
 
@@ -240,14 +237,14 @@ def test_what_is_held_back_does_not_count_as_room_in_a_bounded_queue() -> None:
 
 
 class OneAtATime(rules.Admission):
-    def decide(self, look: rules.Look) -> int:
+    def decide(self, *_: object) -> int:
         self._short = "the GIL is"
         self.quick = 1
         return 1
 
 
 def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool: AdaptiveExecutor) -> None:
-    seams.follow(pool, admission=OneAtATime())
+    seams.follow(pool, admission=OneAtATime(True))
     with Gate() as first, Gate() as second:
         first.hold(pool, 3)
         for _ in range(3):
@@ -296,7 +293,7 @@ def test_many_that_run_are_looked_at_though_no_task_waits() -> None:
         gate.hold(pool)
         assert watch.call_count == 1, "it looks already"
         seams.begin_looks(pool, 1000.0, 1.0)
-        seams.follow(pool, admission=OneAtATime())
+        seams.follow(pool, admission=OneAtATime(True))
         assert seams.look_at(pool, 1000.1, 1.2) == rules.CEILING_TICK
         pool.submit(gate)
         assert watch.call_count == 2, "once a task waits it is called all the same"
@@ -307,7 +304,7 @@ def test_many_that_sleep_are_left_alone() -> None:
     with watched(4) as (pool, watch), Gate() as gate:
         gate.hold(pool, 3)
         assert watch.call_count == 1
-        seams.follow(pool, admission=rules.Admission())
+        seams.follow(pool, admission=rules.Admission(True))
         seams.begin_looks(pool, 1000.0, 1.0)
         assert seams.look_at(pool, 1000.0 + rules.TICK, 1.0) == rules.CEILING_TICK
         for number in range(1, rules.LOOKS):
@@ -319,7 +316,7 @@ def test_many_that_sleep_are_left_alone() -> None:
 
 def test_what_was_found_out_is_kept_for_a_moment() -> None:
     with watched(2) as (pool, _):
-        seams.follow(pool, admission=OneAtATime())
+        seams.follow(pool, admission=OneAtATime(True))
         with Gate() as gate:
             gate.hold(pool, 2)
             pool.submit(gate)

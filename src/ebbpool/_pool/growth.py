@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from math import inf
 from time import monotonic
 
 from ebbpool._core.accel import ALL, Pool, Snapshot
 from ebbpool._interpreter import GIL_ENABLED, processors
-from ebbpool._pool.admission import LONG, Admission, Look, Restraint
+from ebbpool._pool.admission import LONG, Admission, Restraint
 from ebbpool._pool.census import Census, Workers
 from ebbpool._pool.sizing import CREW, MEMORY, TICK, Sample, Sizing, WorkerBounds
 from ebbpool._pool.spill import Spill
@@ -29,24 +29,21 @@ CEILING_TICK = 0.01
 """Seconds between looks at a pool that may not grow and holds no worker back; the looks keep its clock right."""
 
 
-class Growth(ABC):
-    """What one pool remembers from look to look; the threads are those of a subclass."""
+class Growth:
+    """What one pool remembers from look to look; the threads are those of `Crew`."""
 
     pool: Pool
     threads: set[WorkerThread]
     spill: Spill | None
+    start: Callable[[bool], BaseException | None]
     retry = RETRY
-
-    @abstractmethod
-    def start(self, searching: bool) -> BaseException | None:
-        """Start a worker for which the pool has reserved room; see `Crew.start`."""
 
     def forget(self) -> None:
         """Begin anew, as a new pool does, and one in a forked child."""
         self.pool.crowd = processors.count(monotonic()) + CREW
         self.decisions = Decisions()
         self._sizing = Sizing()
-        self._admission = Admission()
+        self._admission = Admission(GIL_ENABLED)
         self._restraint = Restraint()
         self._census = Census()
         # A tick, and how many tasks had been taken then.
@@ -160,8 +157,7 @@ class Growth(ABC):
             spans = [(task.thread, task.since) for task in running if task.thread is not None and not task.blocked]
             return self._census.sort(tick.now, spans, LONG)
 
-        look = Look(tick.now, tick.cpu, tick.late, cpus, seen.taken, count, GIL_ENABLED)
-        allowed = ALL if pool.max_queue == 0 else self._admission.decide(look)
+        allowed = ALL if pool.max_queue == 0 else self._admission.decide(tick, cpus, seen.taken, count)
         if pool.stands(tick.now):
             most, used = self._restraint.most, seen.workers - seen.blocked - seen.idle
             ended = pool.taken - pool.expired - used

@@ -20,7 +20,6 @@ from ebbpool._pool.admission import RETRY as RETRY
 from ebbpool._pool.admission import TURN as TURN
 from ebbpool._pool.admission import WATCH as WATCH
 from ebbpool._pool.admission import Admission as Admission
-from ebbpool._pool.admission import Look as Look
 from ebbpool._pool.admission import Restraint as Restraint
 from ebbpool._pool.census import Workers as Workers
 from ebbpool._pool.growth import CEILING_TICK as CEILING_TICK
