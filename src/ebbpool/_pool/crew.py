@@ -94,10 +94,8 @@ class Crew(Growth):
     def start(self, searching: bool) -> BaseException | None:
         """Start a worker, in any thread, for which the pool has reserved room.
 
-        Returns:
-            None, or the error that interrupted the start after the thread had begun. The worker lives then, and the
-            caller raises the error. Where this raises one itself there is no thread, and the caller gives the place
-            back.
+        Return the error, if any, that interrupted the start after the thread had begun: the worker lives, and the
+        caller raises the error. Where this raises one itself there is no thread, and the caller gives the place back.
         """
         if lifecycle.exiting() and not self.threads and not self.pool.closed:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")

@@ -22,7 +22,6 @@ The state of the new thread carries the number of its maker until then. The new 
 told.
 """
 
-
 # Re-entrant: the garbage collector may run a finaliser inside `start` that starts a worker of another pool.
 _lock = threading.RLock()
 _usual = 0
@@ -97,12 +96,8 @@ class WorkerThread(threading.Thread):
     That wait is most of the cost of `Thread.start`, and a burst would pay it for each thread in turn. It is a daemon
     where there are daemons, unless `daemon` says otherwise.
 
-    It begins with an empty context, because it runs the tasks of all requests. From Python 3.14 a thread may inherit
-    the context of the thread that starts it, and tracing tools hand theirs on in `Thread.start`: a worker would keep
-    the context of the request that happened to start it.
-
-    Its stack has `stack_size` bytes; None for what `threading.stack_size` says. Threads that other code starts at the
-    same instant may get that size, too.
+    It begins with an empty context: from Python 3.14 a thread may inherit that of the thread that starts it, and
+    tracing tools hand theirs on, so that a worker would keep the context of the request that happened to start it.
 
     Attributes:
         unborn: Called, in any thread, if the thread has died before it began. It counts as ended then.
