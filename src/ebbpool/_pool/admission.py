@@ -1,16 +1,8 @@
-"""Two rules that hold workers back, where the processors are busy and where the pool is overloaded.
+"""Two rules that hold workers back; docs/design/growth.md has them in full, and the reasons.
 
-The reasons are in docs/design/growth.md.
-
-`Admission`: as few as keep the processors, or the GIL, busy.
-Every thread that is ready to run makes all others wait longer, an event loop among them, and where the processors or
-the GIL are in use already it adds nothing.
-
-`Restraint`: in an overloaded pool, as few as still get the same work done.
-Where tasks wait for something of their own, a lock, a connection, a busy database, more workers get no more done. They
-only move the queue to where no `max_wait` ends a wait, and all answers come too late. So a pool whose queue has stood
-for a while, with all workers in use, tries a quarter of them, or half, and keeps what costs nothing. A trial is short,
-ends at once where nothing gets done, and comes ever more seldom where it does not pay.
+`Admission`: as few run as keep the processors, or the GIL, busy: more make all threads wait longer, and add nothing.
+`Restraint`: in an overloaded pool as few as still get the same work done; the others only move the queue to where no
+`max_wait` ends a wait.
 """
 
 from __future__ import annotations
@@ -227,8 +219,6 @@ class Restraint:
         elif down and self._part > 2:
             self._part = 2
             self._try(self._used // 2, now)
-        elif self._good == ALL:
-            self._lift(now)
         else:
             self.most = self._good
             self._settle(now)

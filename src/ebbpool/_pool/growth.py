@@ -11,7 +11,7 @@ from ebbpool._core.accel import ALL, Pool, Snapshot
 from ebbpool._interpreter import GIL_ENABLED, processors
 from ebbpool._pool.admission import LONG, Admission, Restraint
 from ebbpool._pool.census import Census, Workers
-from ebbpool._pool.sizing import CREW, MEMORY, TICK, Sample, Sizing, WorkerBounds
+from ebbpool._pool.sizing import CREW, MEMORY, TICK, Sample, Sizing
 from ebbpool._pool.spill import Spill
 from ebbpool._pool.stats import Decisions
 from ebbpool._pool.threads import WorkerThread
@@ -46,8 +46,9 @@ class Growth:
         self._admission = Admission(GIL_ENABLED)
         self._restraint = Restraint()
         self._census = Census()
-        # A tick, and how many tasks had been taken then.
-        self._previous: tuple[Tick, int] | None = None
+        # What a look is compared with: the tick before, and how many tasks had been taken then.
+        self._before = Tick(0.0, 0.0, 0.0)
+        self._taken = 0
         self._ended = -inf
         self._refusal: BaseException | None = None
         self._stuck = inf
@@ -63,19 +64,20 @@ class Growth:
             self._restraint.rest(tick.now)
             if self.pool.allowed != ALL:
                 self.pool.admit(ALL)
-        self._previous = tick, self.pool.taken
+        self._before, self._taken = tick, self.pool.taken
         return TICK
 
     def tick(self, tick: Tick) -> float | None:
         """Start as many workers as `_sizing` says, in the timekeeper's thread; see `Watched.tick`."""
         seen = self.pool.snapshot(tick.now)
-        previous, self._previous = self._previous, None
         if seen is None:
             self._ended = tick.now
             self._refusal = None
             self._stuck = inf
             return None
-        if seen.workers > seen.blocked or previous is None or seen.taken > previous[1]:
+        before, self._before = self._before, tick
+        taken, self._taken = seen.taken - self._taken, seen.taken
+        if seen.workers > seen.blocked or taken > 0:
             self._stuck = inf
         if self.spill is not None:
             self.spill.look(tick.now)
@@ -96,8 +98,6 @@ class Growth:
             if allowed != ALL:
                 return HELD_TICK
             return CEILING_TICK if self.spill is None else max(TICK, min(CEILING_TICK, self.spill.after))
-        self._previous = tick, seen.taken
-        before, taken = previous or (tick._replace(now=tick.now - TICK - tick.late), seen.taken)
         self._grow(tick, before, seen, taken, allowed, cpus)
         if self._refusal is not None and seen.workers <= seen.blocked:
             self._stuck = min(self._stuck, tick.now)
@@ -115,7 +115,7 @@ class Growth:
             asleep = self._census.measure(tick.now, tick.cpu, *threads, self._sizing.busy)
         sample = Sample(
             queued=seen.queued,
-            taken=seen.taken - taken,
+            taken=taken,
             workers=seen.workers,
             starting=seen.starting,
             idle=seen.idle,
@@ -129,7 +129,7 @@ class Growth:
         )
         pool = self.pool
         most = min(pool.max_workers, max(allowed, pool.min_workers))
-        count = self._sizing.decide(sample, WorkerBounds(pool.min_workers, most, pool.min_spare_workers))
+        count = self._sizing.decide(sample, pool.min_workers, most, pool.min_spare_workers)
         if allowed != ALL and seen.idle > 0:
             if self._restraint.most == ALL:
                 self.decisions.note(seen.workers, count, seen.queued, self._admission.why)

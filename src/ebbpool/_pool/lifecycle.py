@@ -97,7 +97,7 @@ def register(crew: Registered) -> None:
 
 def live() -> list[Registered]:
     """Return the pools that still live."""
-    # Not `values()`, which fails if another thread makes a pool meanwhile.
+    # `values()` fails if another thread makes a pool meanwhile.
     return [crew for reference in _live.valuerefs() if (crew := reference()) is not None]
 
 

@@ -1,13 +1,6 @@
 """When a pool grows: decisions over numbers alone, without a thread and without a clock of their own.
 
-The rule, after Linux's concurrency-managed work queues, which keep just enough workers that run:
-
-* An idle processor while tasks wait is reason enough to grow, at once: by 1, 2, 4, ... from look to look.
-* While processors are in use, the pool keeps up to processors + `CREW` workers that are not blocked, and fills the
-  places of blocked ones.
-* Beyond that it grows only if no task at all was taken for a while, and then slowly.
-
-docs/design/growth.md has the reasons and figures behind the constants.
+The rule, and the reasons and figures behind the constants, are in docs/design/growth.md.
 """
 
 from __future__ import annotations
@@ -45,14 +38,6 @@ START_COST: Final = 150e-6
 """Seconds of processor time that starting one worker may take; they do not count as use of a processor."""
 MEMORY: Final = 0.1
 """Seconds without waiting tasks after which what was seen before is forgotten."""
-
-
-class WorkerBounds(NamedTuple):
-    """The bounds a pool was given."""
-
-    min_workers: int
-    max_workers: int
-    min_spare_workers: int
 
 
 class Asleep(NamedTuple):
@@ -121,15 +106,15 @@ class Sizing:
         used = f"processors {min(1.0, self._used):.0%} used"
         return f"{used}, {self._cause}" if self._cause else used
 
-    def decide(self, sample: Sample, bounds: WorkerBounds) -> int:
+    def decide(self, sample: Sample, min_workers: int, max_workers: int, min_spare_workers: int) -> int:
         """Return how many workers to start now: no more than fit below the ceiling, and than are asked for."""
         self._weigh(sample)
         self.settled = False
         self._cause = ""
         waiting = max(0, sample.queued - sample.idle - sample.starting)
-        spare = bounds.min_spare_workers - sample.idle - sample.starting
-        short = max(bounds.min_workers, min(1, sample.queued)) - sample.workers
-        wanted = min(max(waiting, spare, short), bounds.max_workers + sample.blocked - sample.workers)
+        spare = min_spare_workers - sample.idle - sample.starting
+        short = max(min_workers, min(1, sample.queued)) - sample.workers
+        wanted = min(max(waiting, spare, short), max_workers + sample.blocked - sample.workers)
         if wanted <= 0:
             return 0
         if sample.refused:

@@ -113,8 +113,7 @@ class Timekeeper(KeeperCore):
     def watch(self, watched: Watched) -> None:
         """Have the thread look at `watched` from now on; see `start`. While the thread runs this takes no lock."""
         self.start()
-        self._arrivals.append(watched)
-        self._ring()
+        self.consider(watched)
         # A thread that ends clears `_thread` before it looks at its queues for the last time. So either it sees what
         # was queued, or this sees that there is no thread.
         if self._thread is None:

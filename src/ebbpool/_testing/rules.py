@@ -37,7 +37,6 @@ from ebbpool._pool.sizing import WINDOW as WINDOW
 from ebbpool._pool.sizing import Asleep as Asleep
 from ebbpool._pool.sizing import Sample as Sample
 from ebbpool._pool.sizing import Sizing as Sizing
-from ebbpool._pool.sizing import WorkerBounds as WorkerBounds
 from ebbpool._pool.stats import KEPT as KEPT
 from ebbpool._pool.stats import Decisions as Decisions
 from ebbpool._pool.timekeeper import FIRE as FIRE
