@@ -244,7 +244,7 @@ def test_what_cancels(way: str, in_lane: bool) -> None:
     assert future is None or not future.cancelled()
 
 
-def test_the_next_task_of_the_thread_is_not_cancelled() -> None:
+def test_neither_the_next_task_of_the_thread_is_cancelled_nor_what_is_no_task() -> None:
     begun = threading.Event()
     with AdaptiveExecutor(1) as pool:
         first, second = pool.submit(until_cancelled, begun), pool.submit(ebbpool.cancelled)
@@ -253,6 +253,11 @@ def test_the_next_task_of_the_thread_is_not_cancelled() -> None:
         assert second.result(TIMEOUT) is False
         assert pool.submit(ebbpool.check_cancelled).result(TIMEOUT) is None
         assert not first.cancel()
+    assert not ebbpool.cancelled()
+    ebbpool.check_cancelled()
+    assert ebbpool.time_left() is None
+    with ebbpool.on_cancel(pytest.fail):
+        pass
 
 
 @pytest.mark.asyncio
@@ -293,14 +298,6 @@ def test_the_time_that_is_left_and_a_deadline_holds_for_the_queue_too() -> None:
             assert "deadline=0.05" in str(error)
 
 
-def test_outside_of_a_task_nothing_is_cancelled() -> None:
-    assert not ebbpool.cancelled()
-    ebbpool.check_cancelled()
-    assert ebbpool.time_left() is None
-    with ebbpool.on_cancel(pytest.fail):
-        pass
-
-
 def test_callbacks_are_called_once_and_only_within_their_block(caplog: pytest.LogCaptureFixture) -> None:
     called: list[str] = []
     begun, told = threading.Event(), threading.Event()
@@ -330,12 +327,8 @@ async def test_a_loop_does_not_run_callbacks_itself() -> None:
     threads: list[threading.Thread] = []
     begun, told = threading.Event(), threading.Event()
 
-    def note() -> None:
-        threads.append(threading.current_thread())
-        told.set()
-
     def work() -> None:
-        with ebbpool.on_cancel(note):
+        with ebbpool.on_cancel(lambda: (threads.append(threading.current_thread()), told.set())):
             begun.set()
             assert told.wait(TIMEOUT)
 
@@ -343,5 +336,4 @@ async def test_a_loop_does_not_run_callbacks_itself() -> None:
         future = pool.run(work)
         await until(begun.is_set)
         future.cancel()
-        await asyncio.to_thread(eventually, lambda: threads)
     assert threads[0] is not threading.current_thread()
