@@ -22,8 +22,8 @@ from ebbpool._pool.admission import WATCH as WATCH
 from ebbpool._pool.admission import Admission as Admission
 from ebbpool._pool.admission import Restraint as Restraint
 from ebbpool._pool.census import Workers as Workers
-from ebbpool._pool.growth import CEILING_TICK as CEILING_TICK
-from ebbpool._pool.growth import HELD_TICK as HELD_TICK
+from ebbpool._pool.crew import CEILING_TICK as CEILING_TICK
+from ebbpool._pool.crew import HELD_TICK as HELD_TICK
 from ebbpool._pool.sizing import ARRIVAL as ARRIVAL
 from ebbpool._pool.sizing import CREW as CREW
 from ebbpool._pool.sizing import MEMORY as MEMORY

@@ -22,8 +22,8 @@ from ebbpool._frames import UNREADABLE as UNREADABLE
 from ebbpool._frames import is_joined as is_joined
 from ebbpool._pool import census as census
 from ebbpool._pool import crew as crew
-from ebbpool._pool import growth, lifecycle, spill
 from ebbpool._pool import late as late
+from ebbpool._pool import lifecycle, spill
 from ebbpool._pool import threads as threads
 from ebbpool._pool.running import OVER as OVER
 from ebbpool._pool.running import called_name as called_name
@@ -43,8 +43,8 @@ interpreter = _interpreter.interpreter
 quota = _interpreter
 
 SETTINGS: dict[str, tuple[ModuleType, str]] = {
-    "crew": (growth, "CREW"),
-    "give_up": (growth, "GIVE_UP"),
+    "crew": (crew, "CREW"),
+    "give_up": (crew, "GIVE_UP"),
     "wait_for_timekeeper": (crew, "PATIENCE"),
     "overtaken": (importlib.import_module(accel.Pool.__module__), "OVERTAKEN"),
     "spill_linger": (spill, "LINGER"),
