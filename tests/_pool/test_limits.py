@@ -81,7 +81,7 @@ def test_a_worker_leaves_out_what_is_late() -> None:
         assert (lane.stats().expired, lane.stats().failed, lane.stats().completed) == (1, 1, 1)
 
 
-def test_a_lane_says_for_itself_and_a_submitter_that_waits_for_room_gives_up_too() -> None:
+def test_a_lane_says_for_itself_a_submitter_that_waits_for_room_gives_up_too_and_a_resize_holds_from_now_on() -> None:
     with AdaptiveExecutor(1, max_queue=3, max_wait=SOON) as pool, Gate() as gate:
         gate.hold(pool.within(LONG))
         patient = pool.lane("patient", limit=1, max_wait=math.inf).submit(int)
@@ -94,21 +94,13 @@ def test_a_lane_says_for_itself_and_a_submitter_that_waits_for_room_gives_up_too
         with pytest.raises(QueueTimeout, match="no room in the queue"):
             pool.submit(int)
         assert pool.stats().rejected == 1
-        gate.open()
-        assert (patient.result(TIMEOUT), also.result(TIMEOUT)) == (0, 0)
-
-
-def test_it_can_be_changed() -> None:
-    with AdaptiveExecutor(1, max_wait=LONG) as pool, Gate() as gate:
-        gate.hold(pool)
-        patient = pool.submit(int)
-        pool.resize(max_wait=SOON)
-        is_late(pool.submit(int))
-        pool.resize(max_wait=None)
+        pool.resize(max_queue=None, max_wait=None)
         assert pool.stats().max_wait is None
         unlimited = pool.submit(int)
+        pool.resize(max_wait=SOON)
+        is_late(pool.submit(int))
         gate.open()
-        assert (patient.result(TIMEOUT), unlimited.result(TIMEOUT)) == (0, 0)
+        assert [each.result(TIMEOUT) for each in (patient, also, unlimited)] == [0, 0, 0]
 
 
 @pytest.mark.asyncio
