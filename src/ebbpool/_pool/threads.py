@@ -86,10 +86,6 @@ class _LaterEvent(threading.Event):
         return True
 
 
-def _nothing() -> None:
-    pass
-
-
 class WorkerThread(threading.Thread):
     """A thread whose `start` does not wait until the new thread has had a processor and the GIL.
 
@@ -106,7 +102,7 @@ class WorkerThread(threading.Thread):
     def __init__(self, *args: Any, daemon: bool | None = None, stack_size: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, daemon=daemon_threads() if daemon is None else daemon, **kwargs)
         self._started = _LaterEvent()
-        self.unborn: Callable[[], object] = _nothing
+        self.unborn: Callable[[], object] = lambda: None
         self._life: object = None
         self._stack_size = stack_size
 
@@ -137,7 +133,7 @@ class WorkerThread(threading.Thread):
     def run(self) -> None:
         """Run, in the new thread."""
         # Breaks a cycle: what is called refers to those who know this thread.
-        self.unborn = _nothing
+        self.unborn = lambda: None
         super().run()
 
     def join(self, timeout: float | None = None) -> None:
