@@ -73,6 +73,8 @@ def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExe
         pool.submit(int)
         assert seams.look_at(pool, 1002.0) == rules.CEILING_TICK
         pool.resize(max_workers=4)
+        seams.look_at(pool, 1002.0 + rules.CEILING_TICK)
+        assert told.samples[-1].elapsed == pytest.approx(TICK), "a look after the ceiling is not late"
         seams.begin_looks(pool, 1002.0 + TICK)
     assert told.begun[-1] == pytest.approx(TICK)
 

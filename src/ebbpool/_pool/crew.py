@@ -96,9 +96,8 @@ class Crew:
         self._admission = Admission(GIL_ENABLED)
         self._restraint = Restraint()
         self._census = Census()
-        # What a look is compared with: the tick before, and how many tasks had been taken then.
-        self._before = Tick(0.0, 0.0, 0.0)
-        self._taken = 0
+        # A tick, and how many tasks had been taken then.
+        self._previous: tuple[Tick, int] | None = None
         self._ended = -inf
         self._refusal: BaseException | None = None
         self._stuck = inf
@@ -292,20 +291,19 @@ class Crew:
             self._restraint.rest(tick.now)
             if self.pool.allowed != ALL:
                 self.pool.admit(ALL)
-        self._before, self._taken = tick, self.pool.taken
+        self._previous = tick, self.pool.taken
         return TICK
 
     def tick(self, tick: Tick) -> float | None:
         """Start as many workers as `_sizing` says, in the timekeeper's thread; see `Watched.tick`."""
         seen = self.pool.snapshot(tick.now)
+        previous, self._previous = self._previous, None
         if seen is None:
             self._ended = tick.now
             self._refusal = None
             self._stuck = inf
             return None
-        before, self._before = self._before, tick
-        taken, self._taken = seen.taken - self._taken, seen.taken
-        if seen.workers > seen.blocked or taken > 0:
+        if seen.workers > seen.blocked or previous is None or seen.taken > previous[1]:
             self._stuck = inf
         if self.spill is not None:
             self.spill.look(tick.now)
@@ -326,6 +324,9 @@ class Crew:
             if allowed != ALL:
                 return HELD_TICK
             return CEILING_TICK if self.spill is None else max(TICK, min(CEILING_TICK, self.spill.after))
+        self._previous = tick, seen.taken
+        # Without a look before, as much as if one had come on time and nothing had happened since.
+        before, taken = previous or (tick._replace(now=tick.now - TICK - tick.late), seen.taken)
         self._grow(tick, before, seen, taken, allowed, cpus)
         if self._refusal is not None and seen.workers <= seen.blocked:
             self._stuck = min(self._stuck, tick.now)
@@ -343,7 +344,7 @@ class Crew:
             asleep = self._census.measure(tick.now, tick.cpu, *threads, self._sizing.busy)
         sample = Sample(
             queued=seen.queued,
-            taken=taken,
+            taken=seen.taken - taken,
             workers=seen.workers,
             starting=seen.starting,
             idle=seen.idle,
