@@ -45,7 +45,7 @@ BAD_SETTINGS: list[tuple[str, Any, type[Exception]]] = [
     ("keep_alive", None, TypeError),
     ("keep_alive", 1j, TypeError),
 ]  # fmt: skip
-BAD_HOOKS: list[tuple[str, Any, type[Exception]]] = [
+BAD_OTHERS: list[tuple[str, Any, type[Exception]]] = [
     ("initializer", 3, TypeError),
     ("initargs", 3, TypeError),
     ("finalizer", "close", TypeError),
@@ -53,11 +53,9 @@ BAD_HOOKS: list[tuple[str, Any, type[Exception]]] = [
     ("when_full", "", ValueError),
     *((name, value, error) for name in ("warn_after", "warn_lag")
       for value, error in [(-1, ValueError), (0, ValueError), (INF, ValueError), ("1", TypeError), (True, TypeError)]),
-]  # fmt: skip
-BAD_STACKS: list[tuple[str, Any, type[Exception]]] = [
     *(("thread_stack_size", value, ValueError) for value in (0, 1, 4096, -65536, 2**62, 2**80)),
     *(("thread_stack_size", value, error) for value, error in COUNTS),
-]
+]  # fmt: skip
 
 
 def check_names(error: BaseException, name: str, value: object) -> None:
@@ -65,7 +63,7 @@ def check_names(error: BaseException, name: str, value: object) -> None:
     assert repr(value) in str(error) or str(value) in str(error).replace(name, ""), f"{value!r} is not in: {error}"
 
 
-@pytest.mark.parametrize(("name", "value", "error"), BAD_SETTINGS + BAD_HOOKS + BAD_STACKS)
+@pytest.mark.parametrize(("name", "value", "error"), BAD_SETTINGS + BAD_OTHERS)
 def test_a_bad_argument_is_named(name: str, value: Any, error: type[Exception]) -> None:
     before = set(threading.enumerate())
     with pytest.raises(error) as caught:

@@ -242,8 +242,6 @@ def test_a_timekeeper_that_dies_before_it_begins_is_replaced(monkeypatch: pytest
 
 REFUSAL = "can't start new thread"
 BROKEN = f"no worker can run this task: {REFUSAL}"
-
-
 WORKERS = r"ebbpool-\d+_\d+"
 
 
