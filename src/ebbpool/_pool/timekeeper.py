@@ -44,9 +44,11 @@ class Watched(Protocol):
 
     def begin(self, tick: Tick) -> float | None:
         """Look for the first time, or anew: `Timekeeper.watch` was called; return what `tick` does."""
+        ...
 
     def tick(self, tick: Tick) -> float | None:
         """Look once; return after how many seconds to look again, or None for not before `Timekeeper.watch`."""
+        ...
 
 
 class Timekeeper(KeeperCore):
