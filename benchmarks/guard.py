@@ -32,7 +32,7 @@ from benchmarks import ROOT
 from benchmarks.engine.model import nothing
 from ebbpool._core.accel import LoopCall
 from ebbpool._maps import map_run
-from ebbpool._pool import growth
+from ebbpool._pool import crew
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer
 
 _FAR_SECONDS = 3_600.0
@@ -239,7 +239,7 @@ def counted(names: Collection[str]) -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     gc.disable()
     # The timekeeper would look at the pool more often the slower the machine is.
-    growth.CEILING_TICK = _FAR_SECONDS
+    crew.CEILING_TICK = _FAR_SECONDS
     # Nor do results come in slices of time, or workers nap: how many, and how often, is the machine's.
     vars(sys.modules[LoopCall.__module__]).update(thread_time=float, KEPT_WAITING=_FAR_SECONDS)
     for name in names:

@@ -90,13 +90,13 @@ def admission() -> None:
         class Noted(type(admission)):  # type: ignore[misc]  # the class is private, and not known to mypy here
             __slots__ = ()
 
-            def decide(self, look: Any) -> int:
-                workers = look.workers()
+            def decide(self, tick: Any, cpus: int, taken: int, count: Any) -> int:
+                workers = count()
                 running = workers.running + workers.long
                 seen.append((time.perf_counter() - began, running, workers.asleep, pool.stats().idle))
-                return int(super().decide(look))
+                return int(super().decide(tick, cpus, taken, count))
 
-        pool._crew._admission = Noted()
+        pool._crew._admission = Noted(admission._gil)
         flying = threading.Semaphore(IN_FLIGHT)
         starts = []
         for name, call in phases:

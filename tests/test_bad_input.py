@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import dataclasses
 import pickle
 import sys
@@ -28,7 +29,6 @@ COUNTS: list[tuple[Any, type[Exception]]] = [
 ]
 BAD_SETTINGS: list[tuple[str, Any, type[Exception]]] = [
     ("max_workers", 0, ValueError),
-    ("max_workers", -1, ValueError),
     ("min_workers", -1, ValueError),
     ("min_workers", None, TypeError),
     ("min_spare_workers", -1, ValueError),
@@ -36,38 +36,26 @@ BAD_SETTINGS: list[tuple[str, Any, type[Exception]]] = [
     ("max_queue", -1, ValueError),
     *((name, value, error) for name in ("max_workers", "min_workers", "min_spare_workers", "max_queue")
       for value, error in [*COUNTS, (sys.maxsize + 1, ValueError), (10**30, ValueError)]),
-    ("keep_alive", -1, ValueError),
     ("keep_alive", -0.001, ValueError),
     ("keep_alive", NAN, ValueError),
     ("keep_alive", -INF, ValueError),
     ("keep_alive", "10", TypeError),
     ("keep_alive", bytearray(b"10"), TypeError),
-    ("keep_alive", memoryview(b"10"), TypeError),
-    ("keep_alive", Decimal("NaN"), ValueError),
     ("keep_alive", Decimal("sNaN"), ValueError),
     ("keep_alive", None, TypeError),
     ("keep_alive", 1j, TypeError),
 ]  # fmt: skip
-BAD_HOOKS: list[tuple[str, Any, type[Exception]]] = [
+BAD_OTHERS: list[tuple[str, Any, type[Exception]]] = [
     ("initializer", 3, TypeError),
-    ("finalizer", 3, TypeError),
+    ("initargs", 3, TypeError),
     ("finalizer", "close", TypeError),
-    ("thread_name_prefix", 3, TypeError),
     ("thread_name_prefix", b"worker", TypeError),
-    ("when_full", "drop", ValueError),
+    ("when_full", "", ValueError),
     *((name, value, error) for name in ("warn_after", "warn_lag")
       for value, error in [(-1, ValueError), (0, ValueError), (INF, ValueError), ("1", TypeError), (True, TypeError)]),
-    ("when_full", "", ValueError),
-]  # fmt: skip
-BAD_STACKS: list[tuple[str, Any, type[Exception]]] = [
-    ("thread_stack_size", 0, ValueError),
-    ("thread_stack_size", 1, ValueError),
-    ("thread_stack_size", 4096, ValueError),
-    ("thread_stack_size", -65536, ValueError),
-    ("thread_stack_size", 2**62, ValueError),
-    ("thread_stack_size", 2**80, ValueError),
+    *(("thread_stack_size", value, ValueError) for value in (0, 1, 4096, -65536, 2**62, 2**80)),
     *(("thread_stack_size", value, error) for value, error in COUNTS),
-]
+]  # fmt: skip
 
 
 def check_names(error: BaseException, name: str, value: object) -> None:
@@ -75,7 +63,7 @@ def check_names(error: BaseException, name: str, value: object) -> None:
     assert repr(value) in str(error) or str(value) in str(error).replace(name, ""), f"{value!r} is not in: {error}"
 
 
-@pytest.mark.parametrize(("name", "value", "error"), BAD_SETTINGS + BAD_HOOKS + BAD_STACKS)
+@pytest.mark.parametrize(("name", "value", "error"), BAD_SETTINGS + BAD_OTHERS)
 def test_a_bad_argument_is_named(name: str, value: Any, error: type[Exception]) -> None:
     before = set(threading.enumerate())
     with pytest.raises(error) as caught:
@@ -84,19 +72,13 @@ def test_a_bad_argument_is_named(name: str, value: Any, error: type[Exception]) 
     assert set(threading.enumerate()) <= before
 
 
-@pytest.mark.parametrize("name", ["min_workers", "min_spare_workers"])
-def test_a_minimum_above_the_maximum(name: str) -> None:
-    if name == "min_spare_workers":
-        AdaptiveExecutor(max_workers=2, min_spare_workers=2)
-    with pytest.raises(ValueError, match=rf"{name}.*5|5.*{name}") as caught:
-        AdaptiveExecutor(max_workers=2, **{name: 5})  # type: ignore[arg-type]
-    assert "2" in str(caught.value)
-
-
-def test_the_edges_are_accepted() -> None:
-    AdaptiveExecutor(max_workers=1, min_workers=1, keep_alive=0, max_queue=0)
+def test_the_edges_are_accepted_and_a_minimum_above_the_maximum_is_not() -> None:
+    AdaptiveExecutor(max_workers=1, min_workers=1, min_spare_workers=1, keep_alive=0, max_queue=0)
     AdaptiveExecutor(max_workers=1, min_workers=0, keep_alive=0.0, max_queue=None)
     AdaptiveExecutor(None, "", None, ())
+    for name in "min_workers", "min_spare_workers":
+        with pytest.raises(ValueError, match=f"{name}=5, max_workers=2"):
+            AdaptiveExecutor(max_workers=2, **{name: 5})  # type: ignore[arg-type]
 
 
 def test_an_unknown_argument() -> None:
@@ -187,16 +169,24 @@ def test_a_bad_call_is_named_and_changes_nothing(call: Any, name: str, value: An
         assert not pool._shutdown
 
 
-@pytest.mark.parametrize("value", [None, 17])
-def test_a_callback_that_cannot_be_called(value: Any) -> None:
+def test_a_callback_that_cannot_be_called() -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
         future = pool.submit(gate)
         for _ in ("pending or running", "done"):
-            with pytest.raises(TypeError) as caught:
-                future.add_done_callback(value)
-            check_names(caught.value, "fn", value)
+            for value in None, 17:
+                with pytest.raises(TypeError) as caught:
+                    future.add_done_callback(value)  # type: ignore[arg-type]
+                check_names(caught.value, "fn", value)
             gate.open()
             future.result(TIMEOUT)
+
+
+@pytest.mark.skipif(hasattr(ctypes, "pythonapi"), reason="CPython interrupts threads")
+def test_a_lane_that_cannot_interrupt_here() -> None:
+    with AdaptiveExecutor() as pool:
+        with pytest.raises(RuntimeError, match="interrupt=True needs PyThreadState_SetAsyncExc, which this"):
+            pool.lane("lane", limit=1, interrupt=True)
+        assert pool.lanes() == []
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -21,10 +21,8 @@ FRAMELESS: Final = "  (no Python frame)\n"
 def stacks(idents: Iterable[int | None], below: Container[CodeType] = ()) -> list[str]:
     """Return the stack of each thread, as `traceback` writes it, or a line that says why there is none.
 
-    Args:
-        idents: The numbers of the threads.
-        below: The code of the lowest frames. The outermost frames are left out, up to and with the first ones that run
-            this code. Frames further up belong to the task and are kept, whatever they run.
+    The outermost frames are left out, up to and with the first ones that run the code `below`. Frames further up belong
+    to the task and are kept, whatever they run.
     """
     if not gil_enabled():
         return [UNREADABLE for _ in idents]

@@ -31,11 +31,7 @@ FREE_THREADED: Final[bool] = "free-threading build" in sys.version
 
 
 def gil_enabled() -> bool:
-    """Return whether the GIL is on right now.
-
-    A free-threaded build turns it on for good when it imports an extension module that needs it, so that the
-    answer may change from False to True while a program starts.
-    """
+    """Return whether the GIL is on now; a free-threaded build turns it on when it imports a module that needs it."""
     probe = getattr(sys, "_is_gil_enabled", None)
     return True if probe is None else bool(probe())
 
@@ -59,19 +55,18 @@ def cpu_quota(root: str = "") -> int | None:
     """Return how many processors the process may keep busy by the quotas of its control groups, rounded up.
 
     The least quota of the process's group and all groups above it that can be seen counts, in version 1 and 2 of
-    control groups.
-
-    Args:
-        root: A directory to be taken for the root of the file system, without a slash at its end.
-
-    Returns:
-        A number of at least 1; None if there is no quota, or none can be read.
+    control groups; None if there is none, or none can be read. `root` is a directory in place of that of the system.
 
     Raises:
         OSError: The process has no file descriptor, or no memory, left to read it.
     """
     try:
-        found = [_quota(group, files) for controller, files in FILES.items() for group in _groups(root, controller)]
+        mounts, groups = (_read(f"{root}/proc/self/{name}").split("\n") for name in ("mountinfo", "cgroup"))
+        found = [
+            _quota(root + folder, files)
+            for controller, files in FILES.items()
+            for folder in _folders(controller, groups, mounts)
+        ]
         return min((quota for quota in found if quota is not None), default=None)
     except (OSError, ValueError) as error:
         _check(error)
@@ -88,23 +83,22 @@ def _read(path: str) -> str:
         return os.fsdecode(file.read())
 
 
-def _groups(root: str, controller: str) -> Iterator[str]:
+def _folders(controller: str, groups: list[str], mounts: list[str]) -> Iterator[str]:
     """Yield the directories of the process's group and of those above it; no controller stands for version 2."""
-    mounts = _read(f"{root}/proc/self/mountinfo")
-    for line in _read(f"{root}/proc/self/cgroup").split("\n"):
+    for line in groups:
         # 0::/user.slice (version 2), or 4:cpu,cpuacct:/user.slice
         _, _, rest = line.partition(":")
         controllers, separator, path = rest.partition(":")
         if separator and controller in controllers.split(","):
-            for mounted, point in _mounts(mounts, controller):
+            for mounted, point in _mounts(controller, mounts):
                 names = _below(path, mounted)
                 for depth in range(len(names), -1, -1):
-                    yield "/".join([root + point, *names[:depth]])
+                    yield "/".join([point, *names[:depth]])
 
 
-def _mounts(mounts: str, controller: str) -> Iterator[tuple[str, str]]:
+def _mounts(controller: str, mounts: list[str]) -> Iterator[tuple[str, str]]:
     """Yield (which group is mounted, where) for each mount of a controller's groups."""
-    for line in mounts.split("\n"):
+    for line in mounts:
         # 35 24 0:31 /root /mount/point rw,relatime shared:9 - cgroup2 cgroup2 rw
         place, separator, system = line.partition(" - ")
         where, what = place.split(" "), system.split(" ")
@@ -140,13 +134,9 @@ def _quota(group: str, files: tuple[str, ...]) -> int | None:
 
 
 class Processors:
-    """How many processors the process may use: those given to it, and no more than its container's quota.
+    """How many processors the process may use: those `given()`, each time, and no more than its container's `quota()`.
 
     Any thread may use it.
-
-    Args:
-        given: Returns how many are given to the process; called each time.
-        quota: Returns how many the quota amounts to, or None; called at most every `INTERVAL` seconds.
     """
 
     def __init__(self, given: Callable[[], int], quota: Callable[[], int | None]) -> None:

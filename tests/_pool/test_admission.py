@@ -19,11 +19,10 @@ CPUS = 4
 class Spell:
     """Looks at a pool, a window apart, under an injected clock."""
 
-    def __init__(self) -> None:
-        self.admission = rules.Admission()
+    def __init__(self, gil: bool = True) -> None:
+        self.admission = rules.Admission(gil)
         self.now, self.cpu, self.taken = 1000.0, 50.0, 0
         self.workers = rules.Workers(0, 0, 0)
-        self.gil = True
         self.look()
 
     def look(self, used: float = 0.0, wait: float = 0.0, after: float = 0.0, taken: int = 1) -> int:
@@ -31,9 +30,7 @@ class Spell:
         self.now += after
         self.cpu += used * after
         self.taken += taken
-        return self.admission.decide(
-            rules.Look(self.now, self.cpu, wait, CPUS, self.taken, lambda: self.workers, self.gil)
-        )
+        return self.admission.decide(rules.Tick(self.now, self.cpu, wait), CPUS, self.taken, lambda: self.workers)
 
     def window(self, used: float = 0.0, wait: float = 0.0, times: int = 1) -> int:
         allowed = seams.ALL
@@ -120,51 +117,32 @@ def test_the_rule(spell: Spell, steps: list[tuple[int, float, float, int, int]])
         assert spell.window(used, wait, windows) == allowed
 
 
-def test_a_look_that_waited_for_a_whole_window_is_enough(spell: Spell) -> None:
-    spell.compute(8)
-    assert spell.look(used=1.0, wait=0.9 * rules.WINDOW, after=1.01 * rules.WINDOW) == seams.ALL
-    assert spell.look(used=1.0, wait=0.2 * rules.WINDOW) == 4
+def test_a_look_that_waited_for_a_whole_window_is_enough_and_shows_no_short_gil_where_there_is_none() -> None:
+    for gil, allowed in ((True, 4), (False, seams.ALL)):
+        spell = Spell(gil)
+        spell.compute(8)
+        assert spell.look(used=1.0, wait=0.9 * rules.WINDOW, after=1.01 * rules.WINDOW) == seams.ALL
+        assert spell.look(used=1.0, wait=0.2 * rules.WINDOW) == allowed
 
 
-def test_no_look_shows_a_short_gil_where_there_is_none(spell: Spell) -> None:
-    spell.gil = False
-    spell.compute(8)
-    assert spell.window(used=1.0, wait=QUEUED, times=5) == seams.ALL
-
-
-def test_those_that_sleep_do_not_count_and_the_next_spell_holds_nobody_back(spell: Spell) -> None:
+def test_those_that_sleep_or_run_for_long_do_not_count(spell: Spell) -> None:
     spell.compute(2, asleep=40)
     assert spell.window(used=1.0, wait=QUEUED) == 1 + 40
-    spell.admission.rest()
-    assert spell.look() == seams.ALL
-
-
-def test_tasks_that_have_run_for_long_let_others_start_beside_them(spell: Spell) -> None:
-    spell.compute(2)
-    spell.window(used=1.0, wait=QUEUED)
     spell.compute(0, long=1)
     assert spell.look() == CPUS + 1, "no fewer than processors: they queue for the GIL in any case"
-    spell.compute(0, long=30)
-    assert spell.look() == CPUS + rules.CREW
     spell.compute(0, long=30, asleep=5)
     assert spell.look() == CPUS + rules.CREW + 5
-
-
-def test_where_nothing_is_taken_for_long_one_more_may_run_each_pause(spell: Spell) -> None:
-    spell.compute(2)
-    spell.window(used=1.0, wait=QUEUED)
+    # Where nothing is taken for long, one more may run each pause.
     spell.compute(1, long=30)
     assert spell.look(after=rules.STALL - 0.01, used=0.95, wait=QUEUED, taken=0) == CPUS + rules.CREW
     assert spell.look(after=0.02, used=0.95, wait=QUEUED, taken=0) == 31 + 1
     assert spell.look(after=rules.STALL_PAUSE, used=0.95, wait=QUEUED, taken=0) == 31 + 2
     assert spell.look(taken=1) == CPUS + rules.CREW
-
-
-def test_what_others_compute_keeps_few_of_the_pools_own_back(spell: Spell) -> None:
+    # What others compute keeps few of the pool's own back.
     spell.compute(0, asleep=3)
-    spell.window(used=1.0, wait=QUEUED)
-    spell.admission.quick = 1
     assert spell.window(used=1.0, wait=QUEUED) == CPUS + rules.CREW + 3
+    spell.admission.rest()
+    assert spell.look() == seams.ALL, "the next spell holds nobody back"
 
 
 @pytest.fixture
@@ -231,8 +209,8 @@ def test_a_closed_pool_holds_nobody_back(pool: AdaptiveExecutor) -> None:
 def test_what_is_held_back_does_not_count_as_room_in_a_bounded_queue() -> None:
     with seams.watched_by(seams.Nobody()), AdaptiveExecutor(3, min_workers=3, max_queue=1, when_full="reject") as pool:
         warm(pool)
+        seams.allow(pool, 1)
         with Gate() as gate:
-            seams.allow(pool, 1)
             gate.hold(pool)
             pool.submit(gate)
             with pytest.raises(QueueFull):
@@ -240,14 +218,14 @@ def test_what_is_held_back_does_not_count_as_room_in_a_bounded_queue() -> None:
 
 
 class OneAtATime(rules.Admission):
-    def decide(self, look: rules.Look) -> int:
+    def decide(self, *_: object) -> int:
         self._short = "the GIL is"
         self.quick = 1
         return 1
 
 
 def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool: AdaptiveExecutor) -> None:
-    seams.follow(pool, admission=OneAtATime())
+    seams.follow(pool, admission=OneAtATime(True))
     with Gate() as first, Gate() as second:
         first.hold(pool, 3)
         for _ in range(3):
@@ -296,7 +274,7 @@ def test_many_that_run_are_looked_at_though_no_task_waits() -> None:
         gate.hold(pool)
         assert watch.call_count == 1, "it looks already"
         seams.begin_looks(pool, 1000.0, 1.0)
-        seams.follow(pool, admission=OneAtATime())
+        seams.follow(pool, admission=OneAtATime(True))
         assert seams.look_at(pool, 1000.1, 1.2) == rules.CEILING_TICK
         pool.submit(gate)
         assert watch.call_count == 2, "once a task waits it is called all the same"
@@ -307,7 +285,7 @@ def test_many_that_sleep_are_left_alone() -> None:
     with watched(4) as (pool, watch), Gate() as gate:
         gate.hold(pool, 3)
         assert watch.call_count == 1
-        seams.follow(pool, admission=rules.Admission())
+        seams.follow(pool, admission=rules.Admission(True))
         seams.begin_looks(pool, 1000.0, 1.0)
         assert seams.look_at(pool, 1000.0 + rules.TICK, 1.0) == rules.CEILING_TICK
         for number in range(1, rules.LOOKS):
@@ -319,7 +297,7 @@ def test_many_that_sleep_are_left_alone() -> None:
 
 def test_what_was_found_out_is_kept_for_a_moment() -> None:
     with watched(2) as (pool, _):
-        seams.follow(pool, admission=OneAtATime())
+        seams.follow(pool, admission=OneAtATime(True))
         with Gate() as gate:
             gate.hold(pool, 2)
             pool.submit(gate)
@@ -370,27 +348,15 @@ class Overload:
         (8, 0.05, 1.0, [seams.ALL, 64, 16]),
         (8, 0.05, 0.2, [seams.ALL, 64, 16, 4, 8]),
         (100, 0.5, 1.0, [seams.ALL, 64, 128]),
+        (WORKERS, 0.5, 60.0, [seams.ALL]),
+        (WORKERS, 10.0, 1.0, [seams.ALL]),
     ],
-    ids=["few", "too few are given back", "half, where a quarter get less done"],
+    ids=["few", "too few are given back", "half, where a quarter get less done", "short tasks", "few tasks"],
 )
 def test_where_more_get_no_more_done_few_are_used(places: int, each: float, max_wait: float, seen: list[int]) -> None:
     pool = Overload(lambda workers: min(places, workers) / each, max_wait)
-    assert pool.go_on(5.0) == seen[-1]
-    assert pool.seen == seen
-
-
-@pytest.mark.parametrize(
-    ("seconds", "max_wait", "stands"),
-    [(0.5, 60.0, rules.WATCH), (10.0, 1.0, rules.WATCH), (0.5, 1.0, rules.WATCH / 2)],
-    ids=["short tasks", "few tasks", "a moment"],
-)
-def test_nothing_is_tried_where_nothing_is_to_be_gained_or_seen(seconds: float, max_wait: float, stands: float) -> None:
-    pool = Overload(lambda workers: workers / seconds, max_wait)
-    for _ in range(30):
-        pool.go_on(stands)
-        if stands < rules.WATCH:
-            pool.restraint.rest(pool.now)
-    assert pool.seen == [seams.ALL]
+    pool.go_on(30.0 if places == WORKERS else 5.0)
+    assert (pool.seen, pool.used) == (seen, min(WORKERS, seen[-1]))
 
 
 def test_where_each_one_counts_all_are_used_and_few_are_tried_ever_more_seldom() -> None:
@@ -398,14 +364,12 @@ def test_where_each_one_counts_all_are_used_and_few_are_tried_ever_more_seldom()
     pool.go_on(600.0)
     assert pool.seen.count(64) in range(10, 15)
     assert pool.held < 0.02 * 600.0
-
-
-def test_the_rest_after_a_trial_outlasts_a_queue_that_stands_no_longer() -> None:
-    pool = Overload(lambda workers: workers / 0.5)
-    for _ in range(100):
-        pool.go_on(rules.WATCH + 0.3)
-        pool.restraint.rest(pool.now)
-    assert pool.seen.count(64) < 10, "a trial that nobody has judged has not paid"
+    for stands, trials in ((rules.WATCH / 2, 1), (rules.WATCH + 0.3, 10)):
+        pool = Overload(lambda workers: workers / 0.5)
+        for _ in range(100):
+            pool.go_on(stands)
+            pool.restraint.rest(pool.now)
+        assert pool.seen.count(64) < trials, "a trial that nobody has judged has not paid"
 
 
 def test_what_begins_and_ends_at_the_same_moments_is_counted_for_long_enough() -> None:
@@ -417,34 +381,35 @@ def test_what_begins_and_ends_at_the_same_moments_is_counted_for_long_enough() -
         assert pool.restraint.most >= 64, beat
 
 
-@pytest.mark.parametrize("at", [64, 16])
-def test_where_those_left_wait_for_those_held_back_all_are_used_at_once(at: int) -> None:
-    pool = Overload(lambda workers: 130 if workers > at else 0)
-    while pool.restraint.most != at:
-        pool.go_on(0.01)
-    pool.go_on(0.3)
-    assert pool.restraint.most == seams.ALL
+def test_where_those_left_wait_for_those_held_back_all_are_used_at_once() -> None:
+    for at in 64, 16:
+        pool = Overload(lambda workers, at=at: 130 if workers > at else 0)  # type: ignore[misc]
+        while pool.restraint.most != at:
+            pool.go_on(0.01)
+        pool.go_on(0.3)
+        assert pool.restraint.most == seams.ALL
+    # Where most of the few hang, too.
+    for left in 0, 1, 4:
+        hung = 0
+        pool = Overload(lambda workers: max(0, min(8, workers - hung)) / 0.05)  # noqa: B023  (used at once)
+        pool.go_on(5.0)
+        hung = 16 - left
+        pool.go_on(3.0)
+        assert (pool.restraint.most == seams.ALL) is (left < 4)
 
 
-@pytest.mark.parametrize("left", [0, 1, 4])
-def test_where_most_of_the_few_hang_all_are_used(left: int) -> None:
-    hung = 0
-    pool = Overload(lambda workers: max(0, min(8, workers - hung)) / 0.05)
-    pool.go_on(5.0)
-    hung = 16 - left
-    pool.go_on(3.0)
-    assert (pool.restraint.most == seams.ALL) is (left < 4)
-
-
-def test_workers_that_do_not_come_free_end_a_trial() -> None:
-    pool = Overload(lambda workers: 160)
-    while pool.restraint.most == seams.ALL:
-        pool.go_on(0.01)
-    for _ in range(500):
-        pool.ended += 1
-        pool.now += 0.01
-        pool.restraint.decide(pool.now, int(pool.ended), WORKERS, True, 1.0)
-    assert pool.restraint.most == seams.ALL
+def test_workers_that_do_not_come_free_end_a_trial_and_a_look_without_one_in_use_does_no_harm() -> None:
+    for used, ended, seconds in ((WORKERS, 1, 0.0), (0, 2, 5.0)):
+        pool = Overload(lambda workers: min(8, workers) / 0.05)
+        while pool.restraint.most == seams.ALL:
+            pool.go_on(0.01)
+        pool.go_on(seconds)
+        for _ in range(1000):
+            pool.ended += ended
+            pool.now += 0.01
+            most = pool.restraint.decide(pool.now, int(pool.ended), used, True, 1.0)
+            assert used == WORKERS or most >= 16
+        assert used == 0 or most == seams.ALL
 
 
 @pytest.mark.parametrize(
@@ -457,15 +422,6 @@ def test_more_are_used_once_they_get_more_done(rate: Callable[[int], float], mos
     assert pool.go_on(5.0) == 16
     pool.rate = rate
     assert pool.go_on(2.0 * rules.HOLD) == most
-
-
-def test_a_look_without_a_worker_in_use_does_no_harm() -> None:
-    pool = Overload(lambda workers: min(8, workers) / 0.05)
-    pool.go_on(5.0)
-    for _ in range(1000):
-        pool.now += 0.01
-        pool.ended += 2
-        assert pool.restraint.decide(pool.now, int(pool.ended), 0, True, 1.0) >= 16
 
 
 class Half(rules.Restraint):

@@ -9,12 +9,11 @@ import time
 from typing import Any
 
 import pytest
-from support.common import Background, Gate, eventually
+from support.common import TIMEOUT, Background, eventually
 
 from ebbpool._testing.rules import WINDOW, Asleep
 from ebbpool._testing.seams import census
 
-needs_clocks = pytest.mark.skipif(sys.platform != "linux", reason="no clocks of other threads on this platform")
 needs_places = pytest.mark.skipif(
     sys.platform != "linux" or not os.path.exists("/proc/self/wchan"), reason="the kernel does not tell who waits where"
 )
@@ -136,36 +135,19 @@ def test_a_platform_that_cannot_tell(world: World) -> None:
     assert [world.measure([Numbered(1)]) for _ in range(3)] == [None] * 3
 
 
-@needs_clocks
-def test_the_clock_of_a_thread() -> None:
-    told: list[float] = []
-
-    def work() -> None:
-        while time.thread_time() < 0.02:
-            pass
-        told.append(time.thread_time())
-        gate()
-
-    with Gate() as gate:
-        thread = Background(work).thread
-        gate.await_begun()
-        assert thread.native_id is not None
-        seconds = census.seconds_of(thread.native_id)
-        assert seconds is not None and told[0] <= seconds < told[0] + 1.0
-
-
 @needs_places
 @pytest.mark.parametrize("reader", [census.reader, lambda: census._read], ids=["keeping the GIL", "plain"])
-def test_where_real_threads_are(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_real_threads_are_and_what_their_clocks_say(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(census, "reader", reader)
     entrance, way_out = os.pipe()
     lock = threading.Lock()
     lock.acquire()
     stop = threading.Event()
 
-    def compute() -> None:
+    def compute() -> float:
         while not stop.is_set():
             pass
+        return time.thread_time()
 
     calls: list[Any] = [lambda: os.read(entrance, 1), lock.acquire, compute]
     threads = [Background(call) for call in calls]
@@ -175,14 +157,17 @@ def test_where_real_threads_are(reader: Any, monkeypatch: pytest.MonkeyPatch) ->
         eventually(lambda: census.place_of(blocked) is Place.LOCK)
         # With a GIL it may be waiting for that.
         assert census.place_of(computes) is not Place.OUTSIDE
+        eventually(lambda: (census.seconds_of(computes) or 0.0) > 0.02)
+        used = census.seconds_of(computes)
     finally:
         stop.set()
         os.write(way_out, b"x")
         lock.release()
-        for thread in threads:
-            thread.join()
+        outcomes = [thread.join() for thread in threads]
         os.close(entrance)
         os.close(way_out)
+    assert used is not None and 0.02 < used <= outcomes[2] < used + TIMEOUT
+    eventually(lambda: census.seconds_of(computes) is None)
 
 
 @needs_places

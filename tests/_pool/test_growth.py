@@ -11,7 +11,7 @@ from support.common import LONG, Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, Decision
 from ebbpool._testing import rules, seams
-from ebbpool._testing.rules import CREW, TICK, Asleep, Decisions, Sample, Sizing, WorkerBounds
+from ebbpool._testing.rules import CREW, TICK, Asleep, Decisions, Sample, Sizing
 
 
 class Recorded(Sizing):
@@ -27,7 +27,7 @@ class Recorded(Sizing):
         super().begin(rest)
         self.begun.append(rest)
 
-    def decide(self, sample: Sample, bounds: WorkerBounds) -> int:
+    def decide(self, sample: Sample, *_: int) -> int:
         self.samples.append(sample)
         return 0
 
@@ -73,6 +73,8 @@ def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExe
         pool.submit(int)
         assert seams.look_at(pool, 1002.0) == rules.CEILING_TICK
         pool.resize(max_workers=4)
+        seams.look_at(pool, 1002.0 + rules.CEILING_TICK)
+        assert told.samples[-1].elapsed == pytest.approx(TICK), "a look after the ceiling is not late"
         seams.begin_looks(pool, 1002.0 + TICK)
     assert told.begun[-1] == pytest.approx(TICK)
 
@@ -100,9 +102,6 @@ def sample(**changes: object) -> Sample:
     return usual._replace(**changes)  # type: ignore[arg-type]  # the test knows the fields
 
 
-BOUNDS = WorkerBounds(0, 100, 0)
-
-
 @pytest.mark.parametrize(
     ("look", "text", "settled"),
     [
@@ -119,7 +118,7 @@ BOUNDS = WorkerBounds(0, 100, 0)
 def test_the_reasons(look: Sample, text: str, settled: bool) -> None:
     sizing = Sizing()
     sizing.begin(1.0)
-    sizing.decide(look, BOUNDS)
+    sizing.decide(look, 0, 100, 0)
     assert sizing.why() == text
     assert sizing.settled == settled
 

@@ -131,16 +131,10 @@ def test_every_way_in(put: Any, propagate: bool) -> None:
         assert list(lane.map(lambda _: carried(), range(10))) == ["m"] * 10
         local.value = "s"
         stream = pool.stream(lambda: (carried() for _ in range(3)))
-        local.value = "later"
-        assert list(stream) == ["s"] * 3
-
-
-def test_all_runs_of_a_schedule_see_its_caller(put: Any) -> None:
-    with AdaptiveExecutor(1) as pool, put(carrying):
-        seen = []
-        local.value = "s"
+        seen: list[str] = []
         task = pool.schedule(0.001, lambda: seen.append(carried()), first=0.0)
         local.value = "later"
+        assert list(stream) == ["s"] * 3
         eventually(lambda: len(seen) >= 3)
         task.cancel()
         assert set(seen) == {"s"}
@@ -185,17 +179,6 @@ def test_a_full_queue_blocks_nobody_else(put: Any) -> None:
         assert blocked.join().result(TIMEOUT) is None
 
 
-def test_an_instrumentation_that_submits_by_itself(put: Any) -> None:
-    def reporting(go_on: Any, pool: Any, fn: Any) -> Any:
-        reports.append(pool.submit(str, "report"))
-        return go_on()
-
-    reports: list[Future[str]] = []
-    with AdaptiveExecutor(1) as pool, put(around(reporting)):
-        assert pool.submit(int, "7").result(TIMEOUT) == 7
-        assert [report.result(TIMEOUT) for report in reports] == ["report"]
-
-
 def test_a_future_that_an_instrumentation_keeps_ends_as_ours_does(put: Any) -> None:
     def tracking(go_on: Any, *_: Any) -> Any:
         kept.append(future := go_on())
@@ -226,7 +209,12 @@ def test_a_future_that_an_instrumentation_keeps_ends_as_ours_does(put: Any) -> N
             pool.submit(int)
 
 
-def test_what_answers_by_itself_is_taken_at_its_word_and_what_it_raises_is_raised(put: Any) -> None:
+def test_what_submits_or_answers_by_itself_is_taken_at_its_word_and_what_it_raises_is_raised(put: Any) -> None:
+    def reporting(go_on: Any, pool: Any, fn: Any) -> Any:
+        reports.append(pool.submit(str, "report"))
+        return go_on()
+
+    reports: list[Future[str]] = []
     done: Future[int] = Future()
     done.set_result(3)
     with AdaptiveExecutor(1) as pool:
@@ -236,6 +224,9 @@ def test_what_answers_by_itself_is_taken_at_its_word_and_what_it_raises_is_raise
             assert pool.stats().submitted == 1
         with put(around(lambda *_: fail())), pytest.raises(Boom):
             pool.submit(int)
+        with put(around(reporting)):
+            assert pool.submit(int, "7").result(TIMEOUT) == 7
+            assert [report.result(TIMEOUT) for report in reports] == ["report"]
         assert pool.submit(int).result(TIMEOUT) == 0
 
 

@@ -31,7 +31,7 @@ HERE = __name__
 STEPS = 30
 """More than a canceller makes calls."""
 COUNTED = sum(range(2000))
-needs_cpython = pytest.mark.skipif(not hasattr(ctypes, "pythonapi"), reason="only CPython interrupts threads")
+pytestmark = pytest.mark.skipif(not hasattr(ctypes, "pythonapi"), reason="only CPython interrupts threads")
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,6 @@ def interrupted(future: Any) -> bool:
     return isinstance(future.exception(TIMEOUT), CancelledError) and not future.cancelled()
 
 
-@needs_cpython
 @pytest.mark.parametrize("way", ["future", "shutdown of the pool", "shutdown", "deadline", "run", "within", "loop"])
 def test_code_that_never_checks_ends(way: str) -> None:
     with AdaptiveExecutor(1) as pool:
@@ -73,7 +72,6 @@ def test_code_that_never_checks_ends(way: str) -> None:
             assert pool.submit(count).result(TIMEOUT) == COUNTED
 
 
-@needs_cpython
 def test_nothing_else_is_hit_at_whatever_moment_it_comes() -> None:
     """The task comes to its end between any two calls that its canceller makes."""
 
@@ -112,7 +110,6 @@ def test_nothing_else_is_hit_at_whatever_moment_it_comes() -> None:
         assert pool.stats().started == 1, "the worker was hit"
 
 
-@needs_cpython
 def test_a_task_that_cancels_itself_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     mine: list[Any] = []
 
@@ -128,7 +125,6 @@ def test_a_task_that_cancels_itself_goes_on(caplog: pytest.LogCaptureFixture) ->
     assert not caplog.records
 
 
-@needs_cpython
 def test_each_call_of_a_map_is_interrupted_by_itself() -> None:
     begun = threading.Event()
     called: list[int] = []
@@ -149,7 +145,6 @@ def test_each_call_of_a_map_is_interrupted_by_itself() -> None:
         assert called == [1], "the next call of the same turn was made"
 
 
-@needs_cpython
 @needs_stacks
 @pytest.mark.parametrize("fn", [lambda fn: fn, functools.partial, spillable], ids=["plain", "partial", "spillable"])
 def test_a_task_is_called_by_its_own_name(fn: Callable[..., Any]) -> None:
@@ -165,7 +160,6 @@ def test_a_task_is_called_by_its_own_name(fn: Callable[..., Any]) -> None:
         assert "_pool/cancelling.py" not in (task.stack or "")
 
 
-@needs_cpython
 def test_tracing_tools_see_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     plain = ThreadPoolExecutor.submit
@@ -178,12 +172,3 @@ def test_tracing_tools_see_the_function(monkeypatch: pytest.MonkeyPatch) -> None
     with AdaptiveExecutor(1) as pool:
         assert pool.lane("lane", limit=1, interrupt=True).submit(count).result(TIMEOUT) == COUNTED
     assert seen == ["count"]
-
-
-def test_where_it_cannot_be_done() -> None:
-    if hasattr(ctypes, "pythonapi"):
-        pytest.skip("CPython can")
-    with AdaptiveExecutor() as pool:
-        with pytest.raises(RuntimeError, match="interrupt=True needs PyThreadState_SetAsyncExc, which this"):
-            pool.lane("lane", limit=1, interrupt=True)
-        assert pool.lanes() == []

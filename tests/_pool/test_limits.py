@@ -81,7 +81,7 @@ def test_a_worker_leaves_out_what_is_late() -> None:
         assert (lane.stats().expired, lane.stats().failed, lane.stats().completed) == (1, 1, 1)
 
 
-def test_a_lane_says_for_itself_and_a_submitter_that_waits_for_room_gives_up_too() -> None:
+def test_a_lane_says_for_itself_a_submitter_that_waits_for_room_gives_up_too_and_a_resize_holds_from_now_on() -> None:
     with AdaptiveExecutor(1, max_queue=3, max_wait=SOON) as pool, Gate() as gate:
         gate.hold(pool.within(LONG))
         patient = pool.lane("patient", limit=1, max_wait=math.inf).submit(int)
@@ -94,21 +94,13 @@ def test_a_lane_says_for_itself_and_a_submitter_that_waits_for_room_gives_up_too
         with pytest.raises(QueueTimeout, match="no room in the queue"):
             pool.submit(int)
         assert pool.stats().rejected == 1
-        gate.open()
-        assert (patient.result(TIMEOUT), also.result(TIMEOUT)) == (0, 0)
-
-
-def test_it_can_be_changed() -> None:
-    with AdaptiveExecutor(1, max_wait=LONG) as pool, Gate() as gate:
-        gate.hold(pool)
-        patient = pool.submit(int)
-        pool.resize(max_wait=SOON)
-        is_late(pool.submit(int))
-        pool.resize(max_wait=None)
+        pool.resize(max_queue=None, max_wait=None)
         assert pool.stats().max_wait is None
         unlimited = pool.submit(int)
+        pool.resize(max_wait=SOON)
+        is_late(pool.submit(int))
         gate.open()
-        assert (patient.result(TIMEOUT), unlimited.result(TIMEOUT)) == (0, 0)
+        assert [each.result(TIMEOUT) for each in (patient, also, unlimited)] == [0, 0, 0]
 
 
 @pytest.mark.asyncio
@@ -244,7 +236,7 @@ def test_what_cancels(way: str, in_lane: bool) -> None:
     assert future is None or not future.cancelled()
 
 
-def test_the_next_task_of_the_thread_is_not_cancelled() -> None:
+def test_neither_the_next_task_of_the_thread_is_cancelled_nor_what_is_no_task() -> None:
     begun = threading.Event()
     with AdaptiveExecutor(1) as pool:
         first, second = pool.submit(until_cancelled, begun), pool.submit(ebbpool.cancelled)
@@ -253,6 +245,11 @@ def test_the_next_task_of_the_thread_is_not_cancelled() -> None:
         assert second.result(TIMEOUT) is False
         assert pool.submit(ebbpool.check_cancelled).result(TIMEOUT) is None
         assert not first.cancel()
+    assert not ebbpool.cancelled()
+    ebbpool.check_cancelled()
+    assert ebbpool.time_left() is None
+    with ebbpool.on_cancel(pytest.fail):
+        pass
 
 
 @pytest.mark.asyncio
@@ -293,14 +290,6 @@ def test_the_time_that_is_left_and_a_deadline_holds_for_the_queue_too() -> None:
             assert "deadline=0.05" in str(error)
 
 
-def test_outside_of_a_task_nothing_is_cancelled() -> None:
-    assert not ebbpool.cancelled()
-    ebbpool.check_cancelled()
-    assert ebbpool.time_left() is None
-    with ebbpool.on_cancel(pytest.fail):
-        pass
-
-
 def test_callbacks_are_called_once_and_only_within_their_block(caplog: pytest.LogCaptureFixture) -> None:
     called: list[str] = []
     begun, told = threading.Event(), threading.Event()
@@ -330,12 +319,8 @@ async def test_a_loop_does_not_run_callbacks_itself() -> None:
     threads: list[threading.Thread] = []
     begun, told = threading.Event(), threading.Event()
 
-    def note() -> None:
-        threads.append(threading.current_thread())
-        told.set()
-
     def work() -> None:
-        with ebbpool.on_cancel(note):
+        with ebbpool.on_cancel(lambda: (threads.append(threading.current_thread()), told.set())):
             begun.set()
             assert told.wait(TIMEOUT)
 
@@ -343,5 +328,4 @@ async def test_a_loop_does_not_run_callbacks_itself() -> None:
         future = pool.run(work)
         await until(begun.is_set)
         future.cancel()
-        await asyncio.to_thread(eventually, lambda: threads)
     assert threads[0] is not threading.current_thread()

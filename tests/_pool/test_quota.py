@@ -118,11 +118,13 @@ def test_nothing_that_is_read_raises(
 
 def test_processors_are_the_least_of_what_is_given_and_the_quota() -> None:
     given: list[int] = [64]
-    quota: list[int | None] = [None]
+    quota: list[int | OSError | None] = [None]
     asked = []
 
     def ask() -> int | None:
         asked.append(True)
+        if isinstance(quota[0], OSError):
+            raise quota[0]
         return quota[0]
 
     processors = Processors(lambda: given[0], ask)
@@ -138,30 +140,18 @@ def test_processors_are_the_least_of_what_is_given_and_the_quota() -> None:
     assert processors.count(100.0 + 2 * INTERVAL) == 3
     given[0] = 0
     assert processors.count(100.0 + 2 * INTERVAL) == 1
+    given[0], quota[0] = 64, OSError(errno.EMFILE, "Too many open files")
+    assert processors.count(100.0 + 3 * INTERVAL) == 8, "it keeps the quota that it knows"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there are control groups on Linux alone")
-def test_here_it_can_be_read() -> None:
+def test_here_it_can_be_read_and_that_no_descriptor_is_left_is_no_missing_quota(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     quota = cpu_quota()
     assert quota is None or quota >= 1
     assert 1 <= _interpreter.available_cpus() <= (os.cpu_count() or 1)
 
-
-def test_a_process_without_a_descriptor_left_keeps_the_quota_it_knows() -> None:
-    answers: list[int | OSError | None] = [1, OSError(errno.EMFILE, "Too many open files"), 2]
-
-    def quota() -> int | None:
-        answer = answers.pop(0)
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
-
-    processors = Processors(lambda: 64, quota)
-    assert [processors.count(10.0 * number) for number in range(3)] == [1, 1, 2]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux has control groups")
-def test_that_no_descriptor_is_left_is_no_missing_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     def exhausted(path: str) -> str:
         raise OSError(errno.EMFILE, "Too many open files")
 

@@ -242,8 +242,6 @@ def test_a_timekeeper_that_dies_before_it_begins_is_replaced(monkeypatch: pytest
 
 REFUSAL = "can't start new thread"
 BROKEN = f"no worker can run this task: {REFUSAL}"
-
-
 WORKERS = r"ebbpool-\d+_\d+"
 
 
@@ -345,34 +343,21 @@ def test_tasks_without_a_worker_fail_and_the_pool_goes_on(settings: dict[str, An
         assert (stats.submitted, stats.completed, stats.failed, stats.cancelled, stats.queued) == (4, 1, 2, 1, 0)
 
 
-def test_the_tasks_of_lanes_and_those_that_wait_for_room_fail_too() -> None:
+@pytest.mark.parametrize(("wait", "cancel_futures", "give_up"), [(False, True, LONG), (True, False, 0.0)])
+def test_shutdown_leaves_no_task_of_a_lane_or_in_line_undone(wait: bool, cancel_futures: bool, give_up: float) -> None:
     pool = AdaptiveExecutor(1, max_queue=1)
     lane = pool.lane("narrow", limit=1)
     futures: list[Future[Any]] = []
 
     def submit() -> None:
         futures.extend(lane.submit(pow, number, 2) for number in range(5))
-        for number in range(5):
-            futures.append(seams.line_up(pool, pow, number, 3))
-
-    with stranded(pool, submit):
-        assert all(map(says_why, futures))
-        pool.shutdown(timeout=TIMEOUT)
-    assert (lane.stats().failed, lane.stats().running, len(futures)) == (5, 0, 10)
-
-
-@pytest.mark.parametrize(("wait", "cancel_futures", "give_up"), [(False, True, LONG), (True, False, 0.0)])
-def test_shutdown_leaves_no_task_undone(wait: bool, cancel_futures: bool, give_up: float) -> None:
-    pool = AdaptiveExecutor(1, max_queue=1)
-    futures: list[Future[Any]] = []
-
-    def submit() -> None:
-        futures.append(pool.submit(int))
         futures.extend(seams.line_up(pool, int) for _ in range(3))
 
     with stranded(pool, submit, give_up):
         Background(lambda: pool.shutdown(wait, cancel_futures=cancel_futures)).join()
         assert all(future.cancelled() if cancel_futures else says_why(future) for future in futures)
+    stats = lane.stats()
+    assert (stats.cancelled if cancel_futures else stats.failed, stats.running, len(futures)) == (5, 0, 8)
 
 
 def test_a_shutdown_waits_for_threads_to_come_again_or_reports_what_has_no_worker() -> None:
@@ -426,75 +411,56 @@ from ebbpool._testing import seams
 seams.set_for_good("give_up", 0.1)
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 start = threading.Thread.start
-def have_workers_started_by(start_worker):
-    threading.Thread.start = lambda thread: (start_worker if re.match(r"ebbpool-\\d", thread.name) else start)(thread)
+def have_started_by(start_thread, names):
+    threading.Thread.start = lambda thread: (start_thread if re.match(names, thread.name) else start)(thread)
 def refuse(*_):
     raise RuntimeError({REFUSAL!r})
+def strand(pool, submit, names=r"ebbpool-\\d"):
+    # The system refuses threads of these names; `submit()` is called while the first of them is being refused.
+    def submit_and_refuse(*_):
+        have_started_by(refuse, names)
+        submit()
+        refuse()
+    have_started_by(submit_and_refuse, names)
+    try:
+        pool.submit(int)
+    except RuntimeError as error:
+        print(error, flush=True)
 def show(future):
     print(repr(future.exception()), repr(future.exception().__cause__), flush=True)
 """
 SHOWN = f"BrokenThreadPool({BROKEN!r}) RuntimeError({REFUSAL!r})"
-
-
-def told(count: int) -> str:
-    return f"CRITICAL {count} tasks have failed: {BROKEN}"
-
-
+TOLD = f"CRITICAL 1 tasks have failed: {BROKEN}"
 EXITS = {
     "exit fails what no worker takes": (
         """
         pool = AdaptiveExecutor(4)
-        def submit_and_refuse(*_):
-            have_workers_started_by(refuse)
-            for _ in range(2):
-                pool.submit(int).add_done_callback(show)
-            refuse()
-        have_workers_started_by(submit_and_refuse)
-        try:
-            pool.submit(int)
-        except RuntimeError as error:
-            print(error)
+        strand(pool, lambda: pool.submit(int).add_done_callback(show))
         pool.shutdown(wait=False)
         print("main is over", flush=True)
         """,
-        [REFUSAL, "main is over", told(2), SHOWN, SHOWN],
+        [REFUSAL, "main is over", TOLD, SHOWN],
     ),
     "exit ends a wait for another pool": (
         """
         first, second = AdaptiveExecutor(4), AdaptiveExecutor(4)
         waits, stuck = threading.Event(), []
-        def submit_and_refuse(*_):
-            have_workers_started_by(start)
-            stuck.append(second.submit(int))
-            refuse()
         def await_other():
             waits.set()
             stuck[0].result()
         first.submit(int).result()
-        have_workers_started_by(submit_and_refuse)
-        try:
-            second.submit(int)
-        except RuntimeError:
-            have_workers_started_by(refuse)
+        strand(second, lambda: stuck.append(second.submit(int)))
         first.submit(await_other).add_done_callback(show)
         waits.wait(10)
         """,
-        [told(1), SHOWN],
+        [REFUSAL, TOLD, SHOWN],
     ),
     "without a timekeeper tasks fail at once": (
         """
         pool = AdaptiveExecutor(4)
-        def submit_and_refuse(*_):
-            threading.Thread.start = refuse
-            pool.submit(int).add_done_callback(show)
-            refuse()
-        threading.Thread.start = submit_and_refuse
-        try:
-            pool.submit(int)
-        except RuntimeError as error:
-            print(error, flush=True)
+        strand(pool, lambda: pool.submit(int).add_done_callback(show), "ebbpool-")
         """,
-        [told(1), SHOWN, REFUSAL],
+        [TOLD, SHOWN, REFUSAL],
     ),
 }
 

@@ -18,8 +18,8 @@ from support.common import (
     TIMEOUT,
     Background,
     Gate,
-    collected,
     eventually,
+    gone,
     needs_fork,
     output_of,
     wait_for_idle,
@@ -47,8 +47,9 @@ def test_a_task_that_runs_for_too_long_is_logged_once_with_its_stack(caplog: pyt
         gate.await_begun(2)
         eventually(lambda: len(warnings(caplog, "has been running for")) == 2)
         eventually(lambda: min(task.seconds for task in pool.running()) > 0.1)
-        assert len(warnings(caplog, "has been running for")) == 2
-        for text in warnings(caplog, "has been running for"):
+        texts = warnings(caplog, "has been running for")
+        assert len(texts) == 2
+        for text in texts:
             first, *stack = text.splitlines()
             assert first.startswith(f"{__name__}.hang in pool 'web'") and re.search(
                 r" has been running for \d+\.\d s on ", first
@@ -157,13 +158,12 @@ LOOP_CALLS = seams.running_part("loop_calls")
 SPELL, SPELLS = LOOP_CALLS.SPELL, LOOP_CALLS.SPELLS
 
 
-class Loop:
-    """A loop that comes when the test lets it, under an injected clock; its results are dropped."""
-
-    def __init__(self) -> None:
-        self.callbacks: list[Callable[[], None]] = []
-        self.mailbox = LOOP_CALLS.Mailbox(self.callbacks.append, self.callbacks.append, object)
-        seams.late.register(self.mailbox)
+def mailbox() -> Any:
+    """Return that of a loop that comes when the test lets it, under an injected clock; its results are dropped."""
+    callbacks: list[Callable[[], None]] = []
+    made = LOOP_CALLS.Mailbox(callbacks.append, callbacks.append, object)
+    seams.late.register(made)
+    return made
 
 
 def note(mailbox: Any, now: float, *seconds: float) -> None:
@@ -171,58 +171,52 @@ def note(mailbox: Any, now: float, *seconds: float) -> None:
         mailbox.note(now - one, now)
 
 
-def shown(now: float) -> tuple[LoopLag, ...]:
-    return seams.late.lags(now)
-
-
 def test_half_of_the_times_are_below_one_figure_and_99_in_100_below_the_other() -> None:
-    loop = Loop()
-    note(loop.mailbox, 1000.0, *[0.001] * 60, *[0.010] * 38, *[0.200] * 2)
-    [lag] = shown(1000.0)
+    loop = mailbox()
+    note(loop, 1000.0, *[0.001] * 60, *[0.010] * 38, *[0.200] * 2)
+    [lag] = seams.late.lags(1000.0)
     assert lag.name == threading.current_thread().name
-    assert lag.p50 == pytest.approx(0.001, rel=0.1)
-    assert lag.p99 == pytest.approx(0.200, rel=0.1)
+    assert [lag.p50, lag.p99] == pytest.approx([0.001, 0.200], rel=0.1)
     assert lag.most == pytest.approx(0.200)
 
 
-def test_a_minute_is_looked_back_upon() -> None:
-    loop = Loop()
-    note(loop.mailbox, 1000.0, 0.5)
-    note(loop.mailbox, 1000.0 + (SPELLS - 1) * SPELL, 0.001)
-    assert shown(1000.0 + (SPELLS - 1) * SPELL)[0].most == pytest.approx(0.5)
-    assert shown(1000.0 + SPELLS * SPELL)[0].most == pytest.approx(0.001), "while nothing comes"
-    note(loop.mailbox, 1000.0 + SPELLS * SPELL, 0.002)
-    assert shown(1000.0 + SPELLS * SPELL)[0].most == pytest.approx(0.002)
-    assert shown(1000.0 + 3 * SPELLS * SPELL) == ()
-    note(loop.mailbox, 1000.0 + 5 * SPELLS * SPELL, 0.003)
-    assert shown(1000.0 + 5 * SPELLS * SPELL)[0].most == pytest.approx(0.003)
+def test_a_minute_of_all_loops_of_one_name_that_live_is_looked_back_upon() -> None:
+    def most(after: float) -> list[float]:
+        return [lag.most for lag in seams.late.lags(1000.0 + after)]
 
-
-def test_loops_of_one_name_are_taken_together_and_none_outlives_its_loop() -> None:
-    first, second = Loop(), Loop()
-    note(first.mailbox, 1000.0, 0.1)
-    note(second.mailbox, 1000.0, 0.3)
-    assert [lag.most for lag in shown(1000.0)] == [pytest.approx(0.3)]
-    reference = weakref.ref(second.mailbox)
-    del second
-    collected(reference)
-    assert [lag.most for lag in shown(1000.0)] == [pytest.approx(0.1)]
+    loop = mailbox()
+    note(loop, 1000.0, 0.5)
+    note(loop, 1000.0 + (SPELLS - 1) * SPELL, 0.001)
+    assert most((SPELLS - 1) * SPELL) == pytest.approx([0.5])
+    assert most(SPELLS * SPELL) == pytest.approx([0.001]), "while nothing comes"
+    note(loop, 1000.0 + SPELLS * SPELL, 0.002)
+    assert most(SPELLS * SPELL) == pytest.approx([0.002])
+    assert most(3 * SPELLS * SPELL) == []
+    note(loop, 1000.0 + 5 * SPELLS * SPELL, 0.003)
+    assert most(5 * SPELLS * SPELL) == pytest.approx([0.003])
+    other = mailbox()
+    note(other, 1000.0 + 5 * SPELLS * SPELL, 0.3)
+    assert most(5 * SPELLS * SPELL) == pytest.approx([0.3])
+    reference = weakref.ref(other)
+    del other
+    gone(reference)
+    assert most(5 * SPELLS * SPELL) == pytest.approx([0.003])
 
 
 def test_figures_are_read_while_a_loop_notes_others() -> None:
-    loop = Loop()
+    loop = mailbox()
     over = threading.Event()
 
     def keep_noting() -> None:
         now = 1000.0
         while not over.is_set():
             now += SPELL
-            note(loop.mailbox, now, 0.001)
+            note(loop, now, 0.001)
 
     noting = Background(keep_noting)
     try:
         for _ in range(300):
-            for lag in shown(loop.mailbox.turn - 1.0):
+            for lag in seams.late.lags(loop.turn - 1.0):
                 assert lag.most == pytest.approx(0.001)
     finally:
         over.set()

@@ -1,78 +1,44 @@
-"""Two rules that hold workers back, where the processors are busy and where the pool is overloaded.
+"""Two rules that hold workers back; docs/design/growth.md has them in full, and the reasons.
 
-The reasons are in docs/design/growth.md.
-
-`Admission`: as few as keep the processors, or the GIL, busy.
-Every thread that is ready to run makes all others wait longer, an event loop among them, and where the processors or
-the GIL are in use already it adds nothing. The rule is that of Linux's concurrency-managed work queues: one that ends
-a task takes the next only while no more run than there is use for. Those that sleep do not count, and those that have
-computed for `LONG` do not hold others up.
-
-`Restraint`: in an overloaded pool, as few as still get the same work done.
-Where tasks wait for something of their own, a lock, a connection, a busy database, more workers get no more done. They
-only move the queue to where no `max_wait` ends a wait, and all answers come too late. So a pool whose queue has stood
-for a while, with all workers in use, tries a quarter of them, or half, and keeps what costs nothing, as .NET's pool
-climbs its hill. A trial is short, ends at once where nothing gets done, and comes ever more seldom where it does not
-pay.
+`Admission`: as few run as keep the processors, or the GIL, busy: more make all threads wait longer, and add nothing.
+`Restraint`: in an overloaded pool as few as still get the same work done; the others only move the queue to where no
+`max_wait` ends a wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from ebbpool._core.accel import ALL
 from ebbpool._pool.census import Workers
 from ebbpool._pool.sizing import CREW, STALL, STALL_PAUSE, WINDOW
+from ebbpool._pool.timekeeper import Tick
 
 QUEUE: Final = 0.0007
-"""Looks that wait longer than this on average (seconds) show that threads queue for the GIL, or for processors ..."""
 ONE: Final = 0.96
-"""... for the GIL, if the process uses this share of one processor ..."""
 MORE: Final = 1.25
-"""... and not more than that, which it could not with the GIL alone ..."""
 FULL: Final = 0.9
-"""... and for processors, if it uses this share of all it has."""
+"""Looks that wait longer than `QUEUE` seconds on average show that threads queue: for the GIL, if the process uses
+`ONE` to `MORE` processors, and it could not use more with the GIL alone; for processors, if it uses `FULL` of all."""
 TURN: Final = 0.005
-"""Seconds that a turn of the GIL takes where it has to be asked for. Looks that wait longer on average show a queue,
-though other processes have the processors ..."""
 OWN: Final = 0.35
-"""... if this process uses at least this share of one: otherwise nothing of it is in the way."""
+"""Seconds that a turn of the GIL takes where it has to be asked for. Looks that wait longer on average show a queue,
+though other processes have the processors, if this process uses at least `OWN` of one: otherwise nothing of it is in
+the way."""
 SLACK: Final = 0.9
 """A process that uses less than this share of one processor leaves the GIL idle now and then."""
 PUNCTUAL: Final = 0.00025
-"""Looks that wait less than this on average (seconds) find the GIL free ..."""
 ROOM: Final = 0.85
-"""... and less than this share of the processors in use leaves room for one more worker."""
+"""Looks that wait less than `PUNCTUAL` seconds on average find the GIL free, and less than `ROOM` of the processors in
+use leaves room for one more worker."""
 LOOKS: Final = 3
 """How many looks a window has at least, for an average of their waits; fewer do if these waited for `WINDOW`."""
 RETRY: Final = 0.5
 """Seconds for which it is kept in mind that fewer workers left the GIL, or a processor, idle."""
 LONG: Final = 0.05
 """Seconds of processor time after which a task no longer holds others up."""
-
-
-class Look(NamedTuple):
-    """What one look at a pool sees. Times are in seconds.
-
-    Attributes:
-        now: When it was.
-        cpu: Processor time of the whole process so far.
-        late: How much later than asked the look came.
-        cpus: Processors available to the process.
-        taken: Tasks taken off the queue so far.
-        workers: Counts the workers that have a task in hand; it takes time.
-        gil: Whether there is a GIL.
-    """
-
-    now: float
-    cpu: float
-    late: float
-    cpus: int
-    taken: int
-    workers: Callable[[], Workers]
-    gil: bool = True
 
 
 class Admission:
@@ -83,7 +49,8 @@ class Admission:
         idle: Whether nobody is held back, and the process computed little in the last window.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gil: bool) -> None:
+        self._gil = gil
         self.rest()
 
     def rest(self) -> None:
@@ -100,50 +67,52 @@ class Admission:
         """Return in words why workers are held back."""
         return f"{self._short} the bottleneck: {self.quick} may run at a time"
 
-    def decide(self, look: Look) -> int:
-        """Return how many workers may have a task in hand, `ALL` for as many as there are."""
+    def decide(self, tick: Tick, cpus: int, taken: int, count: Callable[[], Workers]) -> int:
+        """Return how many workers may have a task in hand, `ALL` for as many as there are.
+
+        So many tasks were `taken` so far. `count()` counts the workers that have one in hand, which takes time.
+        """
         if self._taken < 0:
-            self._begun, self._cpu, self._moved = look.now, look.cpu, look.now
+            self._begun, self._cpu, self._moved = tick.now, tick.cpu, tick.now
         else:
-            self._late += look.late
+            self._late += tick.late
             self._looks += 1
-        if look.taken != self._taken:
-            self._taken, self._moved = look.taken, look.now
-        elapsed = look.now - self._begun
+        if taken != self._taken:
+            self._taken, self._moved = taken, tick.now
+        elapsed = tick.now - self._begun
         if elapsed >= WINDOW and (self._looks >= LOOKS or self._late >= WINDOW):
-            self._steer(look, (look.cpu - self._cpu) / elapsed, self._late / self._looks)
-            self._begun, self._cpu, self._late, self._looks = look.now, look.cpu, 0.0, 0
+            self._steer(tick.now, (tick.cpu - self._cpu) / elapsed, self._late / self._looks, cpus, count)
+            self._begun, self._cpu, self._late, self._looks = tick.now, tick.cpu, 0.0, 0
         if self.quick == ALL:
             return ALL
-        workers = look.workers()
-        most = max(self.quick, look.cpus + CREW)
-        stalled = look.now - self._moved - STALL
+        workers = count()
+        most = max(self.quick, cpus + CREW)
+        stalled = tick.now - self._moved - STALL
         if stalled >= 0.0:
             return max(self.quick, workers.running) + workers.long + workers.asleep + 1 + int(stalled / STALL_PAUSE)
         # Beside long ones the queue for the GIL is there anyway.
-        quick = max(self.quick, look.cpus) if workers.long > 0 else self.quick
+        quick = max(self.quick, cpus) if workers.long > 0 else self.quick
         return min(quick + workers.long, most) + workers.asleep
 
-    def _steer(self, look: Look, used: float, wait: float) -> None:
+    def _steer(self, now: float, used: float, wait: float, cpus: int, count: Callable[[], Workers]) -> None:
         """Set `quick` by what a window has shown: processors `used`, and how long looks had to `wait` on average."""
-        if look.gil and OWN < used < MORE and wait > (QUEUE if used > ONE else TURN):
-            self._fewer(look, 1, "the GIL is")
-        elif wait > QUEUE and used > FULL * look.cpus:
-            self._fewer(look, look.cpus, "processors are")
-        elif self.quick != ALL and ((used < SLACK and wait < TURN) or (wait < PUNCTUAL and used < ROOM * look.cpus)):
-            self._floor, self._raised = self.quick + 1, look.now
+        if self._gil and OWN < used < MORE and wait > (QUEUE if used > ONE else TURN):
+            self._fewer(now, 1, count().running, cpus, "the GIL is")
+        elif wait > QUEUE and used > FULL * cpus:
+            self._fewer(now, cpus, count().running, cpus, "processors are")
+        elif self.quick != ALL and ((used < SLACK and wait < TURN) or (wait < PUNCTUAL and used < ROOM * cpus)):
+            self._floor, self._raised = self.quick + 1, now
             self.quick = self.quick * 2 if used < 0.5 else self.quick + 1
-            if self.quick > look.workers().running + look.cpus + CREW:
+            if self.quick > count().running + cpus + CREW:
                 self.quick, self._floor = ALL, 1
         self.idle = self.quick == ALL and used < OWN
 
-    def _fewer(self, look: Look, least: int, short: str) -> None:
-        running = look.workers().running
+    def _fewer(self, now: float, least: int, running: int, cpus: int, short: str) -> None:
         if running == 0:
             # What is computed is not computed here.
-            self.quick = max(self.quick, look.cpus + CREW)
+            self.quick = max(self.quick, cpus + CREW)
         else:
-            if look.now - self._raised < RETRY:
+            if now - self._raised < RETRY:
                 least = max(least, self._floor)
             self.quick = max(least, min(self.quick, running) // 2)
             self._short = short
@@ -152,17 +121,17 @@ class Admission:
 WATCH: Final = 1.0
 """Seconds for which the queue stands until something is tried; what all workers get done meanwhile is the measure."""
 SPAN: Final = 0.25
-"""Seconds for which a trial is counted, at least ..."""
 ENOUGH: Final = 50
-"""... and how many tasks have to end, one for each worker at least: they may all begin and end at the same moments."""
+"""A trial is counted for `SPAN` seconds at least, and until `ENOUGH` tasks have ended, one for each worker at least:
+they may all begin and end at the same moments."""
 SAME: Final = 0.9
-"""What fewer workers get done is as much if it is this share of what all of them did ..."""
 BETTER: Final = 1.2
-"""... and what twice as many do is worth having if it is so many times as much."""
+"""Fewer workers get as much done if it is `SAME` of what all of them did; twice as many are worth having if they get
+`BETTER` times as much done."""
 STOPPED: Final = 0.3
-"""So small a share, or no task that ends ..."""
 STUCK: Final = 0.25
-"""... for so many seconds, means that those left wait for what others hold, who are held back."""
+"""So small a share, or no task that ends for `STUCK` seconds, means that those left wait for what others hold, who are
+held back."""
 TRIAL: Final = 4.0
 """Seconds after which a trial has failed in any case."""
 SHORT: Final = 0.2
@@ -170,17 +139,12 @@ SHORT: Final = 0.2
 LENGTHY: Final = 2.0
 """Seconds in which a task has to end, on average, or a trial would see none."""
 HOLD: Final = 5.0
-"""Seconds until something is tried again after a trial that did not pay; each time twice as many ..."""
 LONGEST: Final = 60.0
-"""... up to so many."""
+"""Seconds until something is tried again after a trial that did not pay: each time twice as many, up to `LONGEST`."""
 
 
 class Restraint:
-    """What one overloaded pool remembers from look to look. Used by one thread at a time.
-
-    Attributes:
-        most: How many workers may have a task in hand; `ALL` where that is not limited.
-    """
+    """What one overloaded pool remembers from look to look, and how many workers at `most` may have a task in hand."""
 
     def __init__(self) -> None:
         self.most = self._good = ALL
@@ -208,12 +172,7 @@ class Restraint:
     def decide(self, now: float, ended: int, used: int, full: bool, max_wait: float) -> int:
         """Return how many workers may have a task in hand, `ALL` for as many as there are.
 
-        Args:
-            now: Monotonic seconds.
-            ended: How many tasks have ended so far.
-            used: How many workers have a task in hand.
-            full: Whether there are as many workers as there may be.
-            max_wait: For how many seconds a task may wait.
+        So many tasks have `ended` so far, `used` workers have one in hand, and `full` says that no more may be started.
         """
         if ended > self._ended or self.most == ALL:
             self._moved = now
@@ -260,8 +219,6 @@ class Restraint:
         elif down and self._part > 2:
             self._part = 2
             self._try(self._used // 2, now)
-        elif self._good == ALL:
-            self._lift(now)
         else:
             self.most = self._good
             self._settle(now)

@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from enum import Enum
 from math import inf
@@ -14,9 +15,8 @@ from typing import Final, NamedTuple
 from ebbpool._pool.sizing import WINDOW, Asleep
 
 LEAST: Final = 0.002
-"""Least seconds between two counts ..."""
 COST: Final = 300e-6
-"""... and seconds for each thread that was looked up: twenty times what a look takes."""
+"""Seconds between two counts: `LEAST`, and `COST` for each thread that was looked up, twenty times what that takes."""
 CLOCK_COST: Final = 20e-6
 """Seconds between two comparisons for every thread of the process: twenty times what it takes to read its clock."""
 STILL: Final = 0.006
@@ -24,9 +24,9 @@ STILL: Final = 0.006
 LITTLE: Final = 0.1
 """Threads that use less than this share of one processor do not compute, unless all processors are in use."""
 OWN: Final = 0.25
-"""Workers that use this share of the process's processor time may hold the locks that other workers wait for."""
 MOST: Final = 0.5
-"""Threads without Python (a library's own) that use this share may do so too; Python threads may hold the GIL."""
+"""What uses this share of the process's processor time may hold the locks that workers wait for: `OWN` if it is other
+workers, `MOST` if it is threads without Python (a library's own). Python threads that use `MOST` may hold the GIL."""
 
 
 class Place(Enum):
@@ -38,10 +38,7 @@ class Place(Enum):
 
 
 class Workers(NamedTuple):
-    """How many workers have a task in hand, by what it does.
-
-    It runs, or waits for a moment; the same, and it has computed for long; it has waited, and not run, for a while.
-    """
+    """How many workers have a task that runs, or waits for a moment; the same for long; or has waited for a while."""
 
     running: int
     long: int
@@ -49,24 +46,16 @@ class Workers(NamedTuple):
 
 
 class _Sight(NamedTuple):
-    """What was seen of a thread: its seconds of processor time, since when they have not changed, and its place."""
+    """What was seen of a thread: its clock, since when that stands still, and its place, where that was looked up.
 
-    used: float
-    since: float
-    place: Place
-
-
-class _Effort(NamedTuple):
-    """What a task, known by when it was taken, was seen to use.
-
-    Its thread's clock at first and at last, since when that has not changed, whether it was seen to wait since then.
+    For a worker that is sorted also its task, known by when that was taken, and the clock at first.
     """
 
-    task: float
-    begun: float
     used: float
     since: float
-    waits: bool
+    place: Place = Place.RUNNING
+    task: float = 0.0
+    begun: float = 0.0
 
 
 class Census:
@@ -83,27 +72,25 @@ class Census:
         self._patience = 0.0
         self._sorted = -inf
         self._rest = 0.0
-        self._efforts: dict[int, _Effort] = {}
+        self._tasks: dict[int, _Sight] = {}
         self._in_hand = Workers(0, 0, 0)
 
     def sort(self, now: float, spans: Iterable[tuple[threading.Thread, float]], long: float) -> Workers:
         """Count workers by what their tasks do, anew if it is time to.
 
         One that has not run for `STILL` and waits for something is asleep, no matter who holds that: it takes no
-        processor from anybody. Shorter waits are not told apart: a thread that waits a moment runs again before
-        anything can follow from it.
+        processor from anybody. Who waits for a shorter time runs again before anything can follow from it.
 
         Args:
             now: The time, in seconds.
             spans: The threads that have a task in hand, each with the time since when.
-            long: Seconds of processor time from which on a task has computed for long. Where the platform does not tell
-                what threads use, these are seconds.
+            long: Seconds of processor time, or just seconds where threads have no clocks, from which on a task is long.
         """
         if now - self._sorted < self._rest:
             return self._in_hand
         self._sorted = now
         looked_up = 0
-        efforts = {}
+        tasks = {}
         running = longest = asleep = 0
         for thread, since in spans:
             tid = thread.native_id
@@ -112,20 +99,21 @@ class Census:
                 longest += now - since >= long
                 running += now - since < long
                 continue
-            effort = self._efforts.get(tid)
-            if effort is None or effort.task != since:
-                effort = _Effort(since, used, used, now, False)
-            elif effort.used != used:
-                effort = effort._replace(used=used, since=now, waits=False)
-            elif not effort.waits and now - effort.since >= STILL:
+            seen = self._tasks.get(tid)
+            if seen is None or seen.task != since:
+                seen = _Sight(used, now, task=since, begun=used)
+            elif seen.used != used:
+                seen = _Sight(used, now, task=since, begun=seen.begun)
+            elif seen.place is Place.RUNNING and now - seen.since >= STILL:
                 looked_up += 1
-                effort = effort._replace(waits=place_of(tid) is not Place.RUNNING)
-            efforts[tid] = effort
-            asleep += effort.waits
-            longest += not effort.waits and used - effort.begun >= long
-            running += not effort.waits and used - effort.begun < long
-        self._efforts = efforts
-        self._rest = max(CLOCK_COST * len(efforts), COST * looked_up)
+                seen = seen._replace(place=place_of(tid))
+            tasks[tid] = seen
+            waits = seen.place is not Place.RUNNING
+            asleep += waits
+            longest += not waits and used - seen.begun >= long
+            running += not waits and used - seen.begun < long
+        self._tasks = tasks
+        self._rest = max(CLOCK_COST * len(tasks), COST * looked_up)
         self._in_hand = Workers(running, longest, asleep)
         return self._in_hand
 
@@ -139,21 +127,14 @@ class Census:
     ) -> Asleep | None:
         """Return what the last count of the crew's `threads` has found, anew if it is time to.
 
-        Args:
-            now: The time, in seconds.
-            cpu: Seconds of processor time that the process has used.
-            threads: The crew's threads.
-            everyone: All threads of the process that run Python.
-            busy: Whether processors, or the GIL, are short.
+        `cpu` is what the process has used so far, `everyone` all its Python threads; `busy`: processors, or the GIL,
+        are short.
         """
         if now - self._counted < max(LEAST, COST * self._looked_up):
             return self._asleep
         self._counted = now
         self._looked_up = 0
-        sights = {}
-        for tid, used in clocks_of(threads).items():
-            sights[tid] = self._sight(self._sights.get(tid), tid, used, now)
-        self._sights = sights
+        sights = self._sights = {tid: self._sight(tid, used, now) for tid, used in clocks_of(threads).items()}
         if now - self._compared >= max(WINDOW, CLOCK_COST * self._clocks):
             self._compare(now, cpu, everyone, busy)
         places = [sight.place for sight in sights.values()]
@@ -163,7 +144,8 @@ class Census:
         self._asleep = Asleep(len(places), places.count(Place.OUTSIDE), in_locks, in_doubt) if places else None
         return self._asleep
 
-    def _sight(self, before: _Sight | None, tid: int, used: float, now: float) -> _Sight:
+    def _sight(self, tid: int, used: float, now: float) -> _Sight:
+        before = self._sights.get(tid)
         since = now
         if before is not None and before.used == used:
             if before.place is Place.OUTSIDE:
@@ -204,10 +186,9 @@ def clocks_of(threads: Iterable[threading.Thread]) -> dict[int, float]:
 def reader() -> Callable[[bytes], bytes]:
     """Return a function that reads the beginning of a file without releasing the GIL, where there is one.
 
-    The functions of `os` release it three times, and may wait a switch interval each time to get it back.
-
-    The first call has to come before the pool has threads: a child that is forked while another thread imports a module
-    can never import that module, whose import lock stays taken.
+    The functions of `os` release it three times, and may wait a switch interval each time to get it back. The first
+    call has to come before the pool has threads: a child that is forked while another thread imports a module can never
+    import that module, whose import lock stays taken.
     """
     if sys.platform != "linux":
         return _read
@@ -234,49 +215,35 @@ def reader() -> Callable[[bytes], bytes]:
 
 def _read(path: bytes) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(path, "rb", buffering=0) as file:
+            return file.read(64)
     except OSError:
         return b""
+
+
+def seconds_of(native_id: int) -> float | None:
+    """Return the processor time that a thread of this process has used; None if it has ended, or nobody can tell."""
+    if sys.platform != "linux":
+        return None
     try:
-        return os.read(descriptor, 64)
+        # `time.pthread_getcpuclockid` must not be called for a thread that has ended. The number of its clock, which
+        # Linux makes of that of the thread (CPUCLOCK_PERTHREAD in posix-timers.h), may be used all the same.
+        return time.clock_gettime(~native_id << 3 | 6)
     except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
-
-
-if sys.platform == "linux":
-    from time import clock_gettime
-
-    def seconds_of(native_id: int) -> float | None:
-        """Return the seconds of processor time that a thread of this process has used; None if it has ended.
-
-        `time.pthread_getcpuclockid` must not be called for a thread that has ended. Its clock may be read all the same,
-        by the clock's number, which Linux makes of the thread's number (``CPUCLOCK_PERTHREAD`` in ``posix-timers.h``).
-        """
-        try:
-            return clock_gettime(~native_id << 3 | 6)
-        except OSError:
-            return None
-
-    def place_of(native_id: int) -> Place:
-        """Return where a thread of this process is, as far as the kernel tells.
-
-        ``wchan`` names the kernel's function that the thread waits in; "0" means that it does not wait. Where that is
-        hidden, no thread is seen to wait outside, and one that does not run counts as waiting for a lock.
-        """
-        read = reader()
-        waits_in = read(b"/proc/self/task/%d/wchan" % native_id)
-        if waits_in not in (b"", b"0"):
-            return Place.LOCK if b"futex" in waits_in else Place.OUTSIDE
-        state = read(b"/proc/self/task/%d/stat" % native_id).rpartition(b") ")[2][:1]
-        return Place.RUNNING if state == b"R" else Place.LOCK
-else:
-
-    def seconds_of(native_id: int) -> float | None:
-        """Return None: there is no safe way to ask on this platform."""
         return None
 
-    def place_of(native_id: int) -> Place:
-        """Return that the thread runs: this platform does not tell."""
+
+def place_of(native_id: int) -> Place:
+    """Return where a thread of this process is, as far as the kernel tells; on other systems than Linux, that it runs.
+
+    ``wchan`` names the kernel's function that the thread waits in; "0" means that it does not wait. Where that is
+    hidden, no thread is seen to wait outside, and one that does not run counts as waiting for a lock.
+    """
+    if sys.platform != "linux":
         return Place.RUNNING
+    read = reader()
+    waits_in = read(b"/proc/self/task/%d/wchan" % native_id)
+    if waits_in not in (b"", b"0"):
+        return Place.LOCK if b"futex" in waits_in else Place.OUTSIDE
+    state = read(b"/proc/self/task/%d/stat" % native_id).rpartition(b") ")[2][:1]
+    return Place.RUNNING if state == b"R" else Place.LOCK

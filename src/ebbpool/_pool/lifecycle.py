@@ -47,10 +47,19 @@ class Registered(Protocol):
 _live: weakref.WeakValueDictionary[int, Registered] = weakref.WeakValueDictionary()
 # Re-entrant: a finaliser that runs here may make a pool.
 _naming = threading.RLock()
-_exiting = False
+
 _outlasting: list[Callable[[], None]] = []
+outlast = _outlasting.append
+"""Have `call()` called when the main thread has ended, before the interpreter begins to shut down.
+
+The call waits for threads that go on by themselves; they may use pools until it returns.
+"""
 _before_exit: list[Callable[[], None]] = []
+before_exit = _before_exit.append
+"""Have `call()` called when the interpreter begins to shut down, before any pool is closed."""
 _after_exit: list[Callable[[], None]] = []
+after_exit = _after_exit.append
+"""Have `call()` called when the pools have been waited for, before any function that was given to `atexit`."""
 
 
 class _Telling(WorkerThread):
@@ -58,10 +67,7 @@ class _Telling(WorkerThread):
 
 
 def tell(name: str, call: Callable[[], None]) -> WorkerThread:
-    """Have `call()` called in a thread of its own, and return that thread. A signal handler may call this.
-
-    The thread may be stuck for good, in a write or in a handler that needs a pool that is shut down.
-    """
+    """Have `call()` called in a thread of its own, which may be stuck for good. A signal handler may call this."""
     thread = _Telling(target=call, name=name)
     thread.start()
     return thread
@@ -91,7 +97,7 @@ def register(crew: Registered) -> None:
 
 def live() -> list[Registered]:
     """Return the pools that still live."""
-    # Not `values()`, which fails if another thread makes a pool meanwhile.
+    # `values()` fails if another thread makes a pool meanwhile.
     return [crew for reference in _live.valuerefs() if (crew := reference()) is not None]
 
 
@@ -111,43 +117,22 @@ def _staffed() -> bool:
     return any(crew.pool.headcount > 0 and not crew.pool.closed for crew in live())
 
 
-def outlast(call: Callable[[], None]) -> None:
-    """Have `call()` called when the main thread has ended, before the interpreter begins to shut down.
-
-    The call waits for threads that go on by themselves; they may use pools until it returns.
-    """
-    _outlasting.append(call)
-
-
-def before_exit(call: Callable[[], None]) -> None:
-    """Have `call()` called when the interpreter begins to shut down, before any pool is closed."""
-    _before_exit.append(call)
-
-
-def after_exit(call: Callable[[], None]) -> None:
-    """Have `call()` called when the pools have been waited for, before any function that was given to `atexit`."""
-    _after_exit.append(call)
-
-
 def after_fork(call: Callable[[], None]) -> None:
-    """Have `call()` made in each forked child, after pools have been renewed; in the order of these requests.
-
-    Each call has a hook of its own, so that an error in one does not keep the others from being made.
-    """
+    """Have `call()` made in each forked child, after pools have been renewed; in the order of these requests."""
+    # Each call has a hook of its own, so that an error in one does not keep the others from being made.
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
 
 
 def exiting() -> bool:
     """Return whether the interpreter has begun to shut down."""
-    return _exiting
+    return timekeeper.exiting
 
 
 def _at_exit() -> None:
-    global _exiting
     for call in _outlasting:
         call()
-    _exiting = timekeeper.exiting = True
+    timekeeper.exiting = True
     for call in _before_exit:
         call()
     crews = live()

@@ -1,14 +1,6 @@
 """When a pool grows: decisions over numbers alone, without a thread and without a clock of their own.
 
-The rule, after Linux's concurrency-managed work queues, which keep just enough workers that run:
-
-* An idle processor while tasks wait is reason enough to grow, at once: by 1, 2, 4, ... from look to look.
-* While processors are in use, the pool keeps up to processors + `CREW` workers that are not blocked, and fills the
-  places of blocked ones.
-* Beyond that it grows only if no task at all was taken for a while, and then slowly.
-
-The timekeeper looks at a pool every `TICK` seconds while its tasks wait, hands what it saw to `Sizing.decide`
-and starts as many workers as it is told. docs/design/growth.md has the reasons and figures behind the constants.
+The rule, and the reasons and figures behind the constants, are in docs/design/growth.md.
 """
 
 from __future__ import annotations
@@ -23,17 +15,15 @@ QUICK_TICK: Final = 0.0005
 WINDOW: Final = 0.012
 """Seconds over which looks are averaged, and threads compared: the clock of a process may move in steps of 4 ms."""
 IDLE: Final = 0.35
-"""A process that uses less than this share of its processors leaves one idle ..."""
 BUSY: Final = 0.8
-"""... one that uses more than this share is busy, and has none to spare ..."""
 SPARE: Final = 0.6
-"""... until it uses less than this share of them."""
+"""A process that uses less than `IDLE` of its processors leaves one idle; above `BUSY` it has none to spare, until it
+uses less than `SPARE`."""
 LATE: Final = 0.5
-"""Looks that spend this share of the time waiting for their turn show that the GIL, or a processor, is short ..."""
 PUNCTUAL: Final = 0.3
-"""... until it is less than this share."""
 OWN: Final = 0.1
-"""A process that used less than this share of one processor has not made a look late itself."""
+"""Looks that spend `LATE` of the time waiting for their turn show that the GIL, or a processor, is short, until it is
+less than `PUNCTUAL`; but a process that uses less than `OWN` of one processor has not made them late itself."""
 CREW: Final = 4
 """Workers beyond the number of processors that may run at a time: they bridge what blocks for a moment."""
 PAUSE: Final = 0.004
@@ -41,31 +31,19 @@ PAUSE: Final = 0.004
 ARRIVAL: Final = 0.010
 """Seconds for which a worker that was started, and has not taken a task yet, holds further starts up."""
 STALL: Final = 0.2
-"""Seconds without a task being taken until a pool with enough workers gets one more; also between refused starts."""
 STALL_PAUSE: Final = 0.5
-"""Seconds between two starts in such a pool while processors are in use."""
+"""After `STALL` seconds without a task being taken a pool with enough workers gets one more, and while processors are
+in use one each `STALL_PAUSE`. Refused starts are tried again each `STALL`, too."""
 START_COST: Final = 150e-6
 """Seconds of processor time that starting one worker may take; they do not count as use of a processor."""
 MEMORY: Final = 0.1
 """Seconds without waiting tasks after which what was seen before is forgotten."""
 
 
-class WorkerBounds(NamedTuple):
-    """The bounds a pool was given."""
-
-    min_workers: int
-    max_workers: int
-    min_spare_workers: int
-
-
 class Asleep(NamedTuple):
-    """How many of a pool's threads want no processor.
+    """How many of the `counted` threads wait for something outside the process, and for locks.
 
-    Attributes:
-        counted: How many threads were looked at.
-        outside: Those that wait for something outside the process: a timer, a socket, a disk.
-        in_locks: Those that wait for a lock that no computing thread holds, as far as is known.
-        in_doubt: The others that wait for a lock.
+    Those in doubt wait for a lock that a computing thread may hold.
     """
 
     counted: int
@@ -75,22 +53,14 @@ class Asleep(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What one look at a pool sees. Times are in seconds.
+    """What one look at a pool sees; `taken`, `elapsed` (seconds) and `cpu` (of the process) since the one before.
 
     Attributes:
-        queued: Tasks waiting, cancelled ones left out.
-        taken: Tasks taken off the queue since the previous look.
-        workers: All workers of the pool, those on their way included.
-        starting: How many of them have not begun to work.
-        idle: How many of them are parked, or woken and on their way to the queue.
-        blocked: How many of them wait for this very pool.
-        elapsed: Time since the previous look.
-        late: How much later than asked this look came.
-        cpu: Processor time the whole process used since the previous look.
-        cpus: Processors available to the process.
+        idle: Workers that are parked, or woken and on their way to the queue.
+        blocked: Workers that wait for this very pool.
+        late: How many seconds later than asked this look came.
         refused: Whether the system would not start the last worker that was asked for.
-        asleep: How many of the pool's threads want no processor; None if that was not asked for (`Sizing.asks`), or is
-            unknown.
+        asleep: None if that was not asked for (`Sizing.asks`), or is unknown.
     """
 
     queued: int
@@ -127,8 +97,7 @@ class Sizing:
         self._granted = 0
         if rest > MEMORY:
             self._pause = self._stalled = 0.0
-            self._cpu = self._late = self._elapsed = 0.0
-            self._used = 0.0
+            self._cpu = self._late = self._elapsed = self._used = 0.0
             self.busy = self.asks = self.settled = False
             self._cause = ""
 
@@ -137,19 +106,15 @@ class Sizing:
         used = f"processors {min(1.0, self._used):.0%} used"
         return f"{used}, {self._cause}" if self._cause else used
 
-    def decide(self, sample: Sample, bounds: WorkerBounds) -> int:
-        """Return how many workers to start now, given what was seen.
-
-        The answer never lifts the pool above its ceiling and never exceeds what waiting tasks, spare workers
-        and `min_workers` ask for.
-        """
+    def decide(self, sample: Sample, min_workers: int, max_workers: int, min_spare_workers: int) -> int:
+        """Return how many workers to start now: no more than fit below the ceiling, and than are asked for."""
         self._weigh(sample)
         self.settled = False
         self._cause = ""
         waiting = max(0, sample.queued - sample.idle - sample.starting)
-        spare = bounds.min_spare_workers - sample.idle - sample.starting
-        short = max(bounds.min_workers, min(1, sample.queued)) - sample.workers
-        wanted = min(max(waiting, spare, short), bounds.max_workers + sample.blocked - sample.workers)
+        spare = min_spare_workers - sample.idle - sample.starting
+        short = max(min_workers, min(1, sample.queued)) - sample.workers
+        wanted = min(max(waiting, spare, short), max_workers + sample.blocked - sample.workers)
         if wanted <= 0:
             return 0
         if sample.refused:

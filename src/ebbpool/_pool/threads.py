@@ -22,7 +22,6 @@ The state of the new thread carries the number of its maker until then. The new 
 told.
 """
 
-
 # Re-entrant: the garbage collector may run a finaliser inside `start` that starts a worker of another pool.
 _lock = threading.RLock()
 _usual = 0
@@ -87,22 +86,14 @@ class _LaterEvent(threading.Event):
         return True
 
 
-def _nothing() -> None:
-    pass
-
-
 class WorkerThread(threading.Thread):
     """A thread whose `start` does not wait until the new thread has had a processor and the GIL.
 
     That wait is most of the cost of `Thread.start`, and a burst would pay it for each thread in turn. It is a daemon
     where there are daemons, unless `daemon` says otherwise.
 
-    It begins with an empty context, because it runs the tasks of all requests. From Python 3.14 a thread may inherit
-    the context of the thread that starts it, and tracing tools hand theirs on in `Thread.start`: a worker would keep
-    the context of the request that happened to start it.
-
-    Its stack has `stack_size` bytes; None for what `threading.stack_size` says. Threads that other code starts at the
-    same instant may get that size, too.
+    It begins with an empty context: from Python 3.14 a thread may inherit that of the thread that starts it, and
+    tracing tools hand theirs on, so that a worker would keep the context of the request that happened to start it.
 
     Attributes:
         unborn: Called, in any thread, if the thread has died before it began. It counts as ended then.
@@ -111,7 +102,7 @@ class WorkerThread(threading.Thread):
     def __init__(self, *args: Any, daemon: bool | None = None, stack_size: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, daemon=daemon_threads() if daemon is None else daemon, **kwargs)
         self._started = _LaterEvent()
-        self.unborn: Callable[[], object] = _nothing
+        self.unborn: Callable[[], object] = lambda: None
         self._life: object = None
         self._stack_size = stack_size
 
@@ -142,7 +133,7 @@ class WorkerThread(threading.Thread):
     def run(self) -> None:
         """Run, in the new thread."""
         # Breaks a cycle: what is called refers to those who know this thread.
-        self.unborn = _nothing
+        self.unborn = lambda: None
         super().run()
 
     def join(self, timeout: float | None = None) -> None:

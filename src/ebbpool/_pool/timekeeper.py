@@ -29,13 +29,7 @@ class _Forked(BaseException):
 
 
 class Tick(NamedTuple):
-    """What one turn of the timekeeper knows. Times are in seconds.
-
-    Attributes:
-        now: `time.monotonic()`.
-        cpu: Processor time of the whole process so far.
-        late: How much later than asked this turn came.
-    """
+    """What one turn of the timekeeper knows, in seconds: `cpu` is what the process has used so far."""
 
     now: float
     cpu: float
@@ -43,11 +37,7 @@ class Tick(NamedTuple):
 
 
 class Watched(Protocol):
-    """What the timekeeper looks at, in its own thread.
-
-    Attributes:
-        retry: Seconds until the next look after one that raised an error.
-    """
+    """What the timekeeper looks at, in its own thread; after a look that raised an error again in `retry` seconds."""
 
     @property
     def retry(self) -> float: ...
@@ -61,18 +51,11 @@ class Watched(Protocol):
         ...
 
 
-def _never() -> bool:
-    return False
-
-
 class Timekeeper(KeeperCore):
     """The timekeeper's thread, what it watches, and what is due when.
 
     The thread starts on first need. It ends when nothing is queued, watched or pending and it is not `needed`, and a
     new one starts when there is something to do again.
-
-    Args:
-        clock: Seconds, from any origin; never goes back.
 
     Attributes:
         needed: Called in the thread; returns whether it has to stay although there is nothing to do, for callers of
@@ -81,7 +64,7 @@ class Timekeeper(KeeperCore):
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         super().__init__(clock)
-        self.needed: Callable[[], bool] = _never
+        self.needed: Callable[[], bool] = lambda: False
         self._watched: dict[Watched, float] = {}
         self.renew()
 
@@ -132,8 +115,7 @@ class Timekeeper(KeeperCore):
     def watch(self, watched: Watched) -> None:
         """Have the thread look at `watched` from now on; see `start`. While the thread runs this takes no lock."""
         self.start()
-        self._arrivals.append(watched)
-        self._ring()
+        self.consider(watched)
         # A thread that ends clears `_thread` before it looks at its queues for the last time. So either it sees what
         # was queued, or this sees that there is no thread.
         if self._thread is None:
@@ -250,18 +232,21 @@ class Timekeeper(KeeperCore):
         asked = min(self._watched.values(), default=inf)
         now = self.clock()
         if now >= asked:
-            self._check_pools(Tick(now, process_time(), now - asked))
-        self._fire(now)
+            tick = Tick(now, process_time(), now - asked)
+            for watched, due in list(self._watched.items()):
+                if due <= now:
+                    self._look(watched, watched.tick, tick)
+        for _ in range(FIRE):
+            entry = self._alarms.pop_due(now)
+            if entry is None:
+                break
+            _, _, book, thing = entry
+            self._safely(partial(book.fire, thing))
         wake = min(self._alarms.next_due(), min(self._watched.values(), default=inf))
         # `call_at` adds an entry, then reads `_wake`, and rings if the entry is due earlier. Here `_wake` is written
         # first, and new entries are looked for after that. So one of the two threads sees the other's change.
         self._wake = wake
         return -inf if more or self._alarms.arrived() else wake
-
-    def _check_pools(self, tick: Tick) -> None:
-        for watched, due in list(self._watched.items()):
-            if due <= tick.now:
-                self._look(watched, watched.tick, tick)
 
     def _look(self, watched: Watched, call: Callable[[Tick], float | None], tick: Tick) -> None:
         again = self._safely(partial(call, tick), watched.retry)
@@ -269,14 +254,6 @@ class Timekeeper(KeeperCore):
             self._watched.pop(watched, None)
         else:
             self._watched[watched] = self.clock() + again
-
-    def _fire(self, now: float) -> None:
-        for _ in range(FIRE):
-            entry = self._alarms.pop_due(now)
-            if entry is None:
-                return
-            _, _, book, thing = entry
-            self._safely(partial(book.fire, thing))
 
     def _safely(self, call: Callable[[], float | None], otherwise: float | None = None) -> float | None:
         bell = self._bell

@@ -8,9 +8,9 @@ from ebbpool._core.timers import FOLD, VOID
 from ebbpool._maps import map_run
 from ebbpool._maps.items import ITERATORS, QUICK, Batch, Unclaimed
 from ebbpool._maps.map_run import STALE, MapRun
-from ebbpool._pool.admission import HOLD, LOOKS, PUNCTUAL, QUEUE, RETRY, TURN, WATCH, Admission, Look, Restraint
+from ebbpool._pool.admission import HOLD, LOOKS, PUNCTUAL, QUEUE, RETRY, TURN, WATCH, Admission, Restraint
 from ebbpool._pool.census import Workers
-from ebbpool._pool.growth import CEILING_TICK, HELD_TICK
+from ebbpool._pool.crew import CEILING_TICK, HELD_TICK
 from ebbpool._pool.sizing import (
     ARRIVAL,
     CREW,
@@ -25,7 +25,6 @@ from ebbpool._pool.sizing import (
     Asleep,
     Sample,
     Sizing,
-    WorkerBounds,
 )
 from ebbpool._pool.stats import KEPT, Decisions
 from ebbpool._pool.timekeeper import FIRE, NAME, Tick, Timekeeper

@@ -20,7 +20,7 @@ from ebbpool import _interpreter
 from ebbpool._core import accel
 from ebbpool._core.accel import Timers
 from ebbpool._frames import UNREADABLE, is_joined
-from ebbpool._pool import census, crew, growth, late, lifecycle, spill, threads
+from ebbpool._pool import census, crew, late, lifecycle, spill, threads
 from ebbpool._pool.running import OVER, called_name
 from ebbpool._pool.timekeeper import Tick, Timekeeper, timekeeper
 
@@ -37,8 +37,8 @@ interpreter = _interpreter.interpreter
 quota = _interpreter
 
 SETTINGS: dict[str, tuple[ModuleType, str]] = {
-    "crew": (growth, "CREW"),
-    "give_up": (growth, "GIVE_UP"),
+    "crew": (crew, "CREW"),
+    "give_up": (crew, "GIVE_UP"),
     "wait_for_timekeeper": (crew, "PATIENCE"),
     "overtaken": (importlib.import_module(accel.Pool.__module__), "OVERTAKEN"),
     "spill_linger": (spill, "LINGER"),
