@@ -37,18 +37,10 @@ class ClusterRun(MapRun):
     waits for its turn behind the executor's other calls.
     """
 
-    def __init__(
-        self,
-        place: Any,
-        fn: Callable[..., Any],
-        spread: bool,
-        chunksize: int | None,
-        buffersize: int | None,
-        ordered: bool,
-    ) -> None:
+    def __init__(self, place: Any, fn: Callable[..., Any], spread: bool, *options: Any) -> None:
         # The map goes on in a lane that nobody refers to any more.
         executor = getattr(place, "executor", place)
-        super().__init__(executor, fn, spread, chunksize, buffersize, ordered)
+        super().__init__(executor, fn, spread, *options)
         self.single = self.divides = False
         self.unclaimed = Chunks(self.unclaimed.size, self.unclaimed.largest)
         self._spread = spread
