@@ -213,24 +213,20 @@ def test_the_pool_s_callback_is_called_with_each_result_in_one_thread_of_its_own
     assert told == [("fastthreadpool", Boom)], "what a callback raises is logged, and the next one comes"
 
 
-@pytest.mark.parametrize(
-    "take",
-    [
+def test_whatever_takes_from_a_full_queue_makes_room() -> None:
+    takes: list[Any] = [
         lambda queue: queue.popleft(),
         lambda queue: queue.pop(),
         lambda queue: queue.clear(),
-        lambda queue: queue.remove(1),
+        lambda queue: queue.remove(3),
         lambda queue: queue.__delitem__(0),
-    ],
-    ids=["popleft", "pop", "clear", "remove", "del"],
-)
-def test_whatever_takes_from_a_full_queue_makes_room(take: Any) -> None:
+    ]
     pool = Pool(1, done_max=1)
-    pool.submit(same, 1)
-    pool.submit(same, 2)
-    eventually(lambda: len(pool.done) == 1 and pool.done[0] == 1)
-    take(pool.done)
-    eventually(lambda: len(pool.done) == 1 and pool.done[0] == 2)
+    for number in range(len(takes)):
+        pool.submit(same, number)
+    for number, take in enumerate(takes):
+        eventually(lambda: len(pool.done) == 1 and pool.done[0] == number)  # noqa: B023  (used at once)
+        take(pool.done)
     assert pool.shutdown() is True
 
 
@@ -318,14 +314,19 @@ def test_wait_idle_waits_for_jobs_callbacks_and_the_jobs_that_these_submit() -> 
 
 
 @pytest.mark.parametrize("result_id", [False, True])
-def test_what_runs_has_the_name_of_the_users_function(result_id: bool) -> None:
+def test_a_job_has_the_name_of_the_users_function_and_arguments_of_any_name(result_id: bool) -> None:
+    got: list[Any] = []
     with Pool(3, "named", result_id=result_id) as pool, Gate() as gate:
+        for submit in (pool.submit, pool.submit_first):
+            submit(lambda **named: got.append(named), done_callback=5, first=6)
         pool.submit(gate)
         pool.submit_done(gate, same)
         pool.map(gate, [1])
         gate.await_begun(3)
+        eventually(lambda: len(got) == 2)
         [executor] = [each for each in ebbpool.pools() if each.name == "named"]
-        assert {task.name for task in executor.running()} == {"support.common.Gate"}
+        eventually(lambda: {task.name for task in executor.running()} == {"support.common.Gate"})
+    assert got == [{"done_callback": 5, "first": 6}] * 2
 
 
 @pytest.mark.parametrize(
@@ -380,15 +381,6 @@ def test_submit_first_goes_ahead_of_what_waits() -> None:
         gate.open()
         assert pool.wait_idle(TIMEOUT)
         assert list(pool.done) == ["first", "second", "last"]
-
-
-@pytest.mark.parametrize("result_id", [False, True])
-def test_a_job_may_have_arguments_of_any_name(result_id: bool) -> None:
-    got = []
-    with Pool(1, result_id=result_id) as pool:
-        for submit in (pool.submit, pool.submit_first):
-            submit(lambda **named: got.append(named), done_callback=5, first=6)
-    assert got == [{"done_callback": 5, "first": 6}] * 2
 
 
 def test_jobs_for_later_are_listed_oldest_first_cancelled_and_dropped() -> None:
@@ -534,20 +526,15 @@ def test_items_are_mapped_in_slices_which_take_a_thread_each_where_they_block(po
         wide.map(gate, range(20))
         gate.await_begun(20)
         assert wide.busy == wide.child_cnt == wide.alive == 20
-        gate.open()
     with Gate() as gate:
         pool.map(gate, range(1000))
         gate.await_begun(4)
         assert pool.pending == 16 and len(pool.jobs) == 12
         pool.shutdown_children()
-        gate.open()
-
-
-def test_results_of_a_slice_are_there_before_it_ends() -> None:
     with Pool(1) as pool, Gate() as gate:
         pool.map(lambda number: gate() if number == 40 else number, range(100), chunksize=100)
         gate.await_begun()
-        assert 20 <= len(pool.done) <= 40
+        assert 20 <= len(pool.done) <= 40, "results of a slice are there before it ends"
         gate.open()
         assert pool.wait_idle(TIMEOUT)
         assert pool.pending == 0 and len(pool.done) == 100

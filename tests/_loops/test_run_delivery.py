@@ -42,15 +42,6 @@ class Ticket:
         self.outcome.append(value)
         self.on_result()
 
-    def set_exception(self, error: BaseException) -> None:
-        self.outcome.append(error)
-
-    def cancel(self) -> None:
-        self.outcome.append("cancelled")
-
-    def abandoned(self, error: BaseException) -> None:
-        self.outcome.append(("abandoned", error))
-
 
 @on_every_loop
 async def test_what_a_call_gave_to_the_loop_runs_before_its_future_is_done() -> None:

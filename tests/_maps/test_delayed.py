@@ -285,6 +285,10 @@ def test_a_million_beats_do_not_drift() -> None:
         assert task.runs == 1
         assert task.runs + task.missed == pytest.approx(1_000_000, abs=1)
         assert task.next_run == 1000.1 + 0.1 * (task.runs + task.missed)
+        told = f"<ScheduledTask of int every 0.1 s: %s, runs=1, missed={task.missed}>"
+        assert repr(task) == told % "goes on"
+        task.cancel()
+        assert repr(task) == told % "ended"
 
 
 def test_a_run_that_takes_too_long_is_not_overlapped_and_its_beats_are_dropped() -> None:
@@ -405,15 +409,6 @@ def test_bad_arguments(given: dict[str, Any], error: type[Exception], text: str,
             with pytest.raises(error, match=text.replace("interval", "delay")):
                 pool.submit_later(delay, fn)
         assert pool.stats().delayed == 0
-
-
-def test_how_it_shows_itself() -> None:
-    with timed_pool() as (pool, keeper):
-        task = pool.schedule(2.5, print)
-        assert repr(task) == "<ScheduledTask of print every 2.5 s: goes on, runs=0, missed=0>"
-        pass_time(pool, keeper, 9.0)
-        task.cancel()
-        assert repr(task) == "<ScheduledTask of print every 2.5 s: ended, runs=1, missed=2>"
 
 
 @pytest.mark.parametrize("by_itself", [False, True])
