@@ -246,12 +246,19 @@ def test_a_full_done_queue_does_not_hold_up_a_shutdown() -> None:
 # Threads, and what is shown of them.
 
 
-def test_threads_come_on_demand_and_carry_the_prefix() -> None:
-    with Pool(3, "worker") as pool, Gate() as gate:
+@pytest.mark.parametrize("result_id", [False, True])
+def test_threads_come_on_demand_and_carry_the_prefix_and_jobs_the_name_of_the_users_function(result_id: bool) -> None:
+    got: list[Any] = []
+    with Pool(3, "worker", result_id=result_id) as pool, Gate() as gate:
         assert pool.children == () and pool.child_cnt == pool.alive == pool.busy == pool.pending == 0
-        for _ in range(5):
-            pool.submit(gate)
+        pool.submit(gate)
+        pool.submit_done(gate, same)
+        pool.map(gate, [1])
         gate.await_begun(3)
+        [executor] = [each for each in ebbpool.pools() if each.name == "worker"]
+        assert {task.name for task in executor.running()} == {"support.common.Gate"}
+        for submit in (pool.submit, pool.submit_first):
+            submit(lambda **named: got.append(named), done_callback=5, first=6)
         assert pool.busy == 3 and pool.pending == 5 and len(pool.jobs) == 2
         assert {thread.name for thread in pool.children} == {"worker_0", "worker_1", "worker_2"}
         assert "3 of at most 3 threads" in repr(pool)
@@ -259,6 +266,7 @@ def test_threads_come_on_demand_and_carry_the_prefix() -> None:
         assert pool.wait_idle(TIMEOUT)
         pool.cleanup_children()
         assert pool.busy == pool.pending == 0
+    assert got == [{"done_callback": 5, "first": 6}] * 2, "a job may have arguments of any name"
 
 
 def test_init_callback_prepares_each_thread_or_stops_the_pool_and_finish_callback_tidies_up(
@@ -311,22 +319,6 @@ def test_wait_idle_waits_for_jobs_callbacks_and_the_jobs_that_these_submit() -> 
         assert waiting.still_waits()
         gate.open()
         assert waiting.join() is True
-
-
-@pytest.mark.parametrize("result_id", [False, True])
-def test_a_job_has_the_name_of_the_users_function_and_arguments_of_any_name(result_id: bool) -> None:
-    got: list[Any] = []
-    with Pool(3, "named", result_id=result_id) as pool, Gate() as gate:
-        for submit in (pool.submit, pool.submit_first):
-            submit(lambda **named: got.append(named), done_callback=5, first=6)
-        pool.submit(gate)
-        pool.submit_done(gate, same)
-        pool.map(gate, [1])
-        gate.await_begun(3)
-        eventually(lambda: len(got) == 2)
-        [executor] = [each for each in ebbpool.pools() if each.name == "named"]
-        eventually(lambda: {task.name for task in executor.running()} == {"support.common.Gate"})
-    assert got == [{"done_callback": 5, "first": 6}] * 2
 
 
 @pytest.mark.parametrize(

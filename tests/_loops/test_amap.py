@@ -333,37 +333,25 @@ async def test_left_in_the_middle(kind: str, ordered: bool, way: str) -> None:
 
 @on_every_loop
 @both_orders
-async def test_a_source_that_goes_on_when_it_is_cancelled(ordered: bool) -> None:
-    async def stubborn() -> AsyncIterator[int]:
+@pytest.mark.parametrize("way", ["goes on", "raises"])
+async def test_a_source_that_does_not_end_as_it_is_cancelled(ordered: bool, way: str) -> None:
+    async def source() -> AsyncIterator[int]:
         yield 0
         for number in range(1, 10):
-            with contextlib.suppress(asyncio.CancelledError):
+            try:
                 await asyncio.sleep(TIMEOUT)
+            except asyncio.CancelledError:
+                if way == "raises":
+                    raise Boom("clean-up") from None
             yield number
 
     async with AdaptiveExecutor(1) as pool:
-        results = pool.amap(double, stubborn(), ordered=ordered)
+        results = pool.amap(double, source(), ordered=ordered)
         assert await anext(results) == 0
         await turns()
-        await results.aclose()
-        assert pool.stats().submitted == 1
-
-
-@on_every_loop
-async def test_an_error_of_the_source_s_clean_up_is_raised() -> None:
-    async def source() -> AsyncIterator[int]:
-        try:
-            yield 0
-            await asyncio.sleep(TIMEOUT)
-        finally:
-            raise Boom("clean-up")
-
-    async with AdaptiveExecutor(1) as pool:
-        results = pool.amap(double, source())
-        assert await anext(results) == 0
-        await turns()
-        with pytest.raises(Boom, match="clean-up"):
+        with pytest.raises(Boom, match="clean-up") if way == "raises" else contextlib.nullcontext():
             await results.aclose()
+        assert pool.stats().submitted == 1
 
 
 @on_every_loop
