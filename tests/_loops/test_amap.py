@@ -143,18 +143,6 @@ def test_bad_input_is_refused_by_the_call_itself(
 
 
 @on_every_loop
-@both_kinds
-async def test_nothing_is_read_before_a_result_is_asked_for(kind: str) -> None:
-    source = Source(kind, range(3))
-    pool = AdaptiveExecutor(1)
-    results = pool.amap(double, source.open())
-    await turns()
-    assert source.read == 0
-    await results.aclose()
-    assert source.read == pool.stats().submitted == 0
-
-
-@on_every_loop
 @both_orders
 async def test_a_result_that_is_there_does_not_wait_for_a_slow_source(ordered: bool) -> None:
     source = Waiting()
@@ -456,7 +444,7 @@ async def test_an_error_is_freed_without_the_collector(kind: str, ordered: bool,
     workers=strategies.integers(1, 4),
     count=strategies.integers(0, 20),
     failing=strategies.none() | strategies.integers(0, 19),
-    broken=strategies.booleans(),
+    fault=strategies.sampled_from([None, "the source"]),
     leave_after=strategies.none() | strategies.integers(0, 20),
 )
 def test_whatever_happens_every_item_has_one_fate(
@@ -467,11 +455,12 @@ def test_whatever_happens_every_item_has_one_fate(
     workers: int,
     count: int,
     failing: int | None,
-    broken: bool,
+    fault: str | None,
     leave_after: int | None,
 ) -> None:
     """Each example has a loop of its own: pytest-asyncio would run all on one."""
     ran: list[int] = []
+    values: list[int] = []
 
     def call(item: int) -> int:
         ran.append(item)
@@ -480,36 +469,33 @@ def test_whatever_happens_every_item_has_one_fate(
         return item
 
     async def main() -> None:
+        source, error = Source(kind, range(count), fault), None
         async with AdaptiveExecutor(workers) as pool:
-            source = Source(kind, range(count), "the source" if broken else None)
-            values: list[int] = []
-            error = None
-            async with contextlib.aclosing(
-                pool.amap(call, source.open(), ordered=ordered, buffersize=buffersize)
-            ) as results:
-                try:
-                    while leave_after is None or len(values) < leave_after:
-                        values.append(await anext(results))
-                except StopAsyncIteration:
-                    pass
-                except Boom as caught:
-                    error = str(caught)
-            wait_for_idle(pool)
-            left = leave_after is not None and len(values) == leave_after
+            results = pool.amap(call, source.open(), ordered=ordered, buffersize=buffersize)
+            await turns(3)
+            try:
+                while leave_after is None or len(values) < leave_after:
+                    values.append(await anext(results))
+            except StopAsyncIteration:
+                pass
+            except Boom as caught:
+                error = str(caught)
+            await results.aclose()
+        stats = pool.stats()
+        if ordered:
+            assert values == list(range(len(values)))
+        assert len(set(values)) == len(values)
+        assert source.read <= min(count, len(values) + buffersize)
+        assert leave_after != 0 or source.read == 0, "nothing is read before a result is asked for"
+        assert len(set(ran)) == len(ran)
+        assert set(values) <= set(ran) <= set(range(source.read))
+        assert stats.submitted == source.read == len(ran) + stats.cancelled
+        if len(values) != leave_after:
             fails = failing is not None and failing < count
-            if ordered:
-                assert values == list(range(len(values)))
-            assert len(set(values)) == len(values)
-            assert source.read <= min(count, len(values) + buffersize)
-            assert len(set(ran)) == len(ran)
-            assert set(values) <= set(ran) <= set(range(source.read))
-            stats = pool.stats()
-            assert stats.submitted == source.read == len(ran) + stats.cancelled
-            if not left:
-                assert error == ("the call" if fails else "the source" if broken else None)
-                if not fails:
-                    assert sorted(values) == list(range(count))
-                elif ordered:
-                    assert len(values) == failing
+            assert error == ("the call" if fails else fault)
+            if not fails:
+                assert sorted(values) == list(range(count))
+            elif ordered:
+                assert len(values) == failing
 
     loops(main)
