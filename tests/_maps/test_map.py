@@ -697,39 +697,34 @@ def read_to_the_end(results: Iterator[Any], error: str) -> list[Any]:
 @pytest.mark.parametrize("kind", ["pool", "lane"])
 @either
 @pytest.mark.parametrize("chunksize", [None, 1, 2, 3])
-@pytest.mark.parametrize(("begun", "more"), [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("state", ["unread", "begun", "running"])
 def test_what_was_read_before_a_shutdown_is_handed_out(
-    kind: str, method: str, chunksize: int | None, begun: bool, more: bool
+    kind: str, method: str, chunksize: int | None, more: bool, state: str
 ) -> None:
     count = 3 if chunksize == 3 else 4
-    with place(kind) as executor:
+    with place(kind) as executor, Gate() as gate:
         source = Source(count + more)
-        results = getattr(executor, method)(str, source, buffersize=4, chunksize=chunksize)
-        got = [next(results)] if begun else []
-        executor.shutdown()
+        results = getattr(executor, method)(gate, source, buffersize=4, chunksize=chunksize)
+        gate.await_begun()
+        got = []
+        if state == "running":
+            executor.shutdown(wait=False)
+            waiting = Background(lambda: next(results))
+            assert waiting.still_waits()
+            assert source.taken == count or chunksize == 3, "nothing is read for tasks that nobody takes"
+            gate.open()
+            got.append(waiting.join())
+        else:
+            gate.open()
+            got += [next(results)] if state == "begun" else []
+            executor.shutdown()
         if more:
             got += read_to_the_end(results, "cannot schedule new futures after shutdown")
         else:
             got += results
-    assert sorted(got) == [str(number) for number in range(count)]
+    assert sorted(got) == list(range(count))
     assert source.taken == count + more
-
-
-@pytest.mark.parametrize("kind", ["pool", "lane"])
-@either
-@pytest.mark.parametrize("chunksize", [None, 1])
-def test_what_runs_or_waits_at_a_shutdown_is_handed_out(kind: str, method: str, chunksize: int | None) -> None:
-    with place(kind) as executor, Gate() as gate:
-        source = Source()
-        results = getattr(executor, method)(gate, source, buffersize=5, chunksize=chunksize)
-        gate.await_begun(2)
-        executor.shutdown(wait=False)
-        waiting = Background(lambda: next(results))
-        assert waiting.still_waits()
-        assert source.taken == 5, "nothing is read for tasks that nobody takes"
-        gate.open()
-        got = [waiting.join(), *read_to_the_end(results, "cannot schedule new futures after shutdown")]
-    assert sorted(got) == [0, 1, 2, 3, 4]
 
 
 class Moody(AdaptiveExecutor):
