@@ -166,21 +166,6 @@ async def test_a_full_queue_does_not_refuse_them(when_full: Any) -> None:
 
 
 @pytest.mark.asyncio
-async def test_they_have_a_reserve_at_the_ceiling() -> None:
-    """All threads wait for what another call gives back; that one gets a thread of its own, beyond the ceiling."""
-    async with AdaptiveExecutor(32) as pool:
-        tasks = [await known(pool) for _ in range(2)]
-        given_back = threading.Barrier(35)
-        waiting = [await begin(pool, given_back.wait, TIMEOUT) for _ in range(32)]
-        await asyncio.to_thread(eventually, lambda: pool.stats().running == 32)
-        for task in tasks:
-            await task.call(given_back.wait, TIMEOUT)
-        await asyncio.to_thread(given_back.wait, TIMEOUT)
-        await asyncio.gather(*waiting, *[task.end() for task in tasks])
-        assert pool.stats().started == 34
-
-
-@pytest.mark.asyncio
 async def test_the_reserve_is_for_them_alone() -> None:
     async with AdaptiveExecutor(16) as pool:
         task = await known(pool)
