@@ -77,34 +77,6 @@ async def test_what_a_call_gave_to_the_loop_runs_before_its_future_is_done() -> 
 
 
 @on_every_loop
-async def test_a_task_that_is_ready_to_await_does_not_overtake() -> None:
-    loop = asyncio.get_running_loop()
-    order: list[str] = []
-    futures: list[asyncio.Future[Any]] = []
-    ready = [loop.create_future() for _ in range(3)]
-
-    async def wait(number: int) -> None:
-        await ready[number]
-        await futures[number]
-        order.append(f"awaited {number}")
-
-    def call(number: int) -> None:
-        # Makes the task ready, and only then gives the loop what must come first.
-        loop.call_soon_threadsafe(ready[number].set_result, None)
-        loop.call_soon_threadsafe(loop.call_soon, int)
-        loop.call_soon_threadsafe(order.append, f"given by {number}")
-
-    async with AdaptiveExecutor(1) as pool:
-        tasks = [loop.create_task(wait(number)) for number in range(3)]
-        await turns()
-        futures.extend(pool.run(call, number) for number in range(3))
-        behind(pool)
-        await asyncio.gather(*tasks)
-    for number in range(3):
-        assert order.index(f"given by {number}") < order.index(f"awaited {number}")
-
-
-@on_every_loop
 @pytest.mark.parametrize("cost", [SLICE, SLICE / 40, SLICE / 10_000], ids=["dear", "usual", "cheap"])
 async def test_other_callbacks_get_their_turn_after_a_slice_of_time(
     monkeypatch: pytest.MonkeyPatch, cost: float
