@@ -222,9 +222,9 @@ def test_whatever_takes_from_a_full_queue_makes_room() -> None:
         lambda queue: queue.__delitem__(0),
     ]
     pool = Pool(1, done_max=1)
-    for number in range(len(takes)):
+    for number in range(len(takes) + 1):
         pool.submit(same, number)
-    for number, take in enumerate(takes):
+    for number, take in enumerate([*takes, deque.popleft]):
         eventually(lambda: len(pool.done) == 1 and pool.done[0] == number)  # noqa: B023  (used at once)
         take(pool.done)
     assert pool.shutdown() is True
