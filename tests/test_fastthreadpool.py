@@ -333,7 +333,6 @@ def test_wait_idle_waits_for_jobs_callbacks_and_the_jobs_that_these_submit() -> 
         (lambda pool: Pool(log_level="high"), TypeError, "log_level"),
         (lambda pool: Pool(done_max=-1), ValueError, "done_max"),
         (lambda pool: pool.submit(1), TypeError, "fn must be callable, not 1"),
-        (lambda pool: pool.submit_first(1), TypeError, "fn must be callable, not 1"),
         (lambda pool: pool.submit_later(1, 1), TypeError, "fn must be callable, not 1"),
         (lambda pool: pool.submit_later("1", same), TypeError, "delay"),
         (lambda pool: pool.submit_later(float("inf"), same), ValueError, "delay"),

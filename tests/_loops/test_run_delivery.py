@@ -281,33 +281,25 @@ async def test_cancelling_the_future_itself() -> None:
 
 
 @on_every_loop
-@pytest.mark.parametrize("raised", [False, True])
-async def test_cancelled_between_the_end_of_the_call_and_its_delivery(reports: Reports, raised: bool) -> None:
-    error = Boom("late") if raised else None
-
+@pytest.mark.parametrize("how", ["returned", "raised", "waited too long"])
+async def test_cancelled_between_the_end_of_the_call_and_its_delivery(reports: Reports, how: str) -> None:
+    error = Boom("late")
     async with AdaptiveExecutor(1) as pool:
-        future = pool.run(int) if error is None else pool.run(fail, error)
-        behind(pool)
-        assert future.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await future
+        with Gate() as gate:
+            if how == "waited too long":
+                gate.hold(pool)
+                future = pool.within(0.001).run(int)
+                eventually(lambda: pool.stats().expired == 1)
+            else:
+                future = pool.run(fail, error) if how == "raised" else pool.run(int)
+                behind(pool)
+            assert future.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await future
         await pool.run(int)
         assert future.cancelled()
         assert pool.stats().cancelled == 0
-    assert [report["exception"] for report in await reports.all()] == ([] if error is None else [error])
-
-
-@on_every_loop
-async def test_cancelled_after_it_has_waited_too_long_and_before_that_is_delivered(reports: Reports) -> None:
-    async with AdaptiveExecutor(1) as pool:
-        with Gate() as gate:
-            gate.hold(pool)
-            late = pool.within(0.001).run(int)
-            eventually(lambda: pool.stats().expired == 1)
-            assert late.cancel()
-            await turns(5)
-            assert late.cancelled()
-    assert await reports.all() == []
+    assert [report["exception"] for report in await reports.all()] == ([error] if how == "raised" else [])
 
 
 @on_every_loop
