@@ -339,7 +339,8 @@ class Pool(PoolState):
         if job_id is True or not (job_id is None or isinstance(job_id, (int, Future))):
             raise TypeError(f"job_id must be a job's id or future, None or False, not {job_id!r}")
         if timer is True:
-            for each in (*self.delayed, *self.scheduled):
+            timers: list[Any] = [*self.delayed, *self.scheduled]
+            for each in timers:
                 each.cancel()
         elif timer is not None and timer is not False:
             if not hasattr(timer, "cancel"):
