@@ -40,11 +40,6 @@ async def test_each_loop_is_what_its_name_says(request: pytest.FixtureRequest) -
     )
 
 
-def library() -> str:
-    """Return the name of the library whose loop it is that runs here."""
-    return "asyncio" if isinstance(asyncio.get_running_loop(), aio.EventLoop) else "uvloop"
-
-
 def thread_name() -> str:
     return threading.current_thread().name
 
@@ -64,7 +59,7 @@ def test_the_default_executor_is_made_on_first_use_and_ends_with_the_loop(
             await loop.shutdown_default_executor()
             with pytest.raises(RuntimeError, match="shutdown"):
                 loop.run_in_executor(None, thread_name)
-        return library(), threads
+        return "asyncio" if isinstance(loop, aio.EventLoop) else "uvloop", threads
 
     with asyncio.Runner(loop_factory=factory) as runner:
         name, threads = runner.run(main())

@@ -727,27 +727,20 @@ def test_what_was_read_before_a_shutdown_is_handed_out(
     assert source.taken == count + more
 
 
-class Moody(AdaptiveExecutor):
-    """An executor that takes tasks, or does not."""
-
-    mood: RuntimeError | None = None
-
-    def submit(self, *args: Any, **kwargs: Any) -> Any:
-        if self.mood is not None:
-            raise self.mood
-        return super().submit(*args, **kwargs)
-
-
 @either
 @pytest.mark.parametrize("chunksize", [None, 1, 2])
-def test_what_was_read_before_a_task_was_refused_is_handed_out(method: str, chunksize: int | None) -> None:
+def test_what_was_read_before_a_task_was_refused_is_handed_out(
+    method: str, chunksize: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("not in the mood")
+
     ran: list[int] = []
-    with Moody(2) as pool:
+    with AdaptiveExecutor(2) as pool:
         results = getattr(pool, method)(ran.append, Source(), buffersize=4, chunksize=chunksize)
         wait_for_idle(pool)
-        pool.mood = RuntimeError("not in the mood")
+        monkeypatch.setattr(pool, "submit", refuse)
         assert read_to_the_end(results, "not in the mood") == [None] * 4
-        pool.mood = None
         assert sorted(ran) == [0, 1, 2, 3]
 
 
