@@ -213,24 +213,20 @@ def test_the_pool_s_callback_is_called_with_each_result_in_one_thread_of_its_own
     assert told == [("fastthreadpool", Boom)], "what a callback raises is logged, and the next one comes"
 
 
-@pytest.mark.parametrize(
-    "take",
-    [
+def test_whatever_takes_from_a_full_queue_makes_room() -> None:
+    takes: list[Any] = [
         lambda queue: queue.popleft(),
         lambda queue: queue.pop(),
         lambda queue: queue.clear(),
-        lambda queue: queue.remove(1),
+        lambda queue: queue.remove(3),
         lambda queue: queue.__delitem__(0),
-    ],
-    ids=["popleft", "pop", "clear", "remove", "del"],
-)
-def test_whatever_takes_from_a_full_queue_makes_room(take: Any) -> None:
+    ]
     pool = Pool(1, done_max=1)
-    pool.submit(same, 1)
-    pool.submit(same, 2)
-    eventually(lambda: len(pool.done) == 1 and pool.done[0] == 1)
-    take(pool.done)
-    eventually(lambda: len(pool.done) == 1 and pool.done[0] == 2)
+    for number in range(len(takes) + 1):
+        pool.submit(same, number)
+    for number, take in enumerate([*takes, deque.popleft]):
+        eventually(lambda: len(pool.done) == 1 and pool.done[0] == number)  # noqa: B023  (used at once)
+        take(pool.done)
     assert pool.shutdown() is True
 
 
@@ -250,12 +246,19 @@ def test_a_full_done_queue_does_not_hold_up_a_shutdown() -> None:
 # Threads, and what is shown of them.
 
 
-def test_threads_come_on_demand_and_carry_the_prefix() -> None:
-    with Pool(3, "worker") as pool, Gate() as gate:
+@pytest.mark.parametrize("result_id", [False, True])
+def test_threads_come_on_demand_and_carry_the_prefix_and_jobs_the_name_of_the_users_function(result_id: bool) -> None:
+    got: list[Any] = []
+    with Pool(3, "worker", result_id=result_id) as pool, Gate() as gate:
         assert pool.children == () and pool.child_cnt == pool.alive == pool.busy == pool.pending == 0
-        for _ in range(5):
-            pool.submit(gate)
+        pool.submit(gate)
+        pool.submit_done(gate, same)
+        pool.map(gate, [1])
         gate.await_begun(3)
+        [executor] = [each for each in ebbpool.pools() if each.name == "worker"]
+        assert {task.name for task in executor.running()} == {"support.common.Gate"}
+        for submit in (pool.submit, pool.submit_first):
+            submit(lambda **named: got.append(named), done_callback=5, first=6)
         assert pool.busy == 3 and pool.pending == 5 and len(pool.jobs) == 2
         assert {thread.name for thread in pool.children} == {"worker_0", "worker_1", "worker_2"}
         assert "3 of at most 3 threads" in repr(pool)
@@ -263,6 +266,7 @@ def test_threads_come_on_demand_and_carry_the_prefix() -> None:
         assert pool.wait_idle(TIMEOUT)
         pool.cleanup_children()
         assert pool.busy == pool.pending == 0
+    assert got == [{"done_callback": 5, "first": 6}] * 2, "a job may have arguments of any name"
 
 
 def test_init_callback_prepares_each_thread_or_stops_the_pool_and_finish_callback_tidies_up(
@@ -317,17 +321,6 @@ def test_wait_idle_waits_for_jobs_callbacks_and_the_jobs_that_these_submit() -> 
         assert waiting.join() is True
 
 
-@pytest.mark.parametrize("result_id", [False, True])
-def test_what_runs_has_the_name_of_the_users_function(result_id: bool) -> None:
-    with Pool(3, "named", result_id=result_id) as pool, Gate() as gate:
-        pool.submit(gate)
-        pool.submit_done(gate, same)
-        pool.map(gate, [1])
-        gate.await_begun(3)
-        [executor] = [each for each in ebbpool.pools() if each.name == "named"]
-        assert {task.name for task in executor.running()} == {"support.common.Gate"}
-
-
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
@@ -340,7 +333,6 @@ def test_what_runs_has_the_name_of_the_users_function(result_id: bool) -> None:
         (lambda pool: Pool(log_level="high"), TypeError, "log_level"),
         (lambda pool: Pool(done_max=-1), ValueError, "done_max"),
         (lambda pool: pool.submit(1), TypeError, "fn must be callable, not 1"),
-        (lambda pool: pool.submit_first(1), TypeError, "fn must be callable, not 1"),
         (lambda pool: pool.submit_later(1, 1), TypeError, "fn must be callable, not 1"),
         (lambda pool: pool.submit_later("1", same), TypeError, "delay"),
         (lambda pool: pool.submit_later(float("inf"), same), ValueError, "delay"),
@@ -380,15 +372,6 @@ def test_submit_first_goes_ahead_of_what_waits() -> None:
         gate.open()
         assert pool.wait_idle(TIMEOUT)
         assert list(pool.done) == ["first", "second", "last"]
-
-
-@pytest.mark.parametrize("result_id", [False, True])
-def test_a_job_may_have_arguments_of_any_name(result_id: bool) -> None:
-    got = []
-    with Pool(1, result_id=result_id) as pool:
-        for submit in (pool.submit, pool.submit_first):
-            submit(lambda **named: got.append(named), done_callback=5, first=6)
-    assert got == [{"done_callback": 5, "first": 6}] * 2
 
 
 def test_jobs_for_later_are_listed_oldest_first_cancelled_and_dropped() -> None:
@@ -534,20 +517,15 @@ def test_items_are_mapped_in_slices_which_take_a_thread_each_where_they_block(po
         wide.map(gate, range(20))
         gate.await_begun(20)
         assert wide.busy == wide.child_cnt == wide.alive == 20
-        gate.open()
     with Gate() as gate:
         pool.map(gate, range(1000))
         gate.await_begun(4)
         assert pool.pending == 16 and len(pool.jobs) == 12
         pool.shutdown_children()
-        gate.open()
-
-
-def test_results_of_a_slice_are_there_before_it_ends() -> None:
     with Pool(1) as pool, Gate() as gate:
         pool.map(lambda number: gate() if number == 40 else number, range(100), chunksize=100)
         gate.await_begun()
-        assert 20 <= len(pool.done) <= 40
+        assert 20 <= len(pool.done) <= 40, "results of a slice are there before it ends"
         gate.open()
         assert pool.wait_idle(TIMEOUT)
         assert pool.pending == 0 and len(pool.done) == 100

@@ -198,8 +198,6 @@ class PoolState:
 class Outlet:
     """The queues and callbacks for results and failures of a pool's jobs. Jobs hold it; it does not hold the pool.
 
-    The arguments are those of the pool.
-
     Attributes:
         caller: An executor with one thread, which calls the pool's own callbacks; None if it has none.
         pending: Jobs by their ids, at least those that wait.
@@ -257,11 +255,7 @@ class Outlet:
         return range(first, first + count)
 
     def runner(self, sink: Sink) -> Callable[..., Any]:
-        """Return what runs a job in a worker: ``run(its id, fn, args, kwargs)``.
-
-        It returns or raises what `fn` does, for the future, and does with results what `sink` says. A job without an id
-        gets one when it runs, if jobs have ids.
-        """
+        """Return what runs a job in a worker: it returns or raises what `fn` does, for the future."""
         has_ids, numbered = self.result_id, self.result_id and sink is True
         (take, arrived), ids, fail = self._way(sink), self.ids, self.fail
 
@@ -301,10 +295,7 @@ class Outlet:
         unpack: bool | None,
         generation: int,
     ) -> None:
-        """Run a slice of a map's items, in one worker, for as long as this is the `generation`.
-
-        They run in portions, of one item at first, and of more while they are quick, whose results are kept together.
-        """
+        """Run a slice of a map's items; while they are quick, the results of more and more are kept together."""
         if unpack is None:
             kinds = {issubclass(kind, tuple) for kind in set(map(type, items))}
             unpack = kinds.pop() if len(kinds) == 1 else None

@@ -292,7 +292,6 @@ class Pool(PoolState):
         return TimerObj(timer)
 
     def _enter(self, enter: Callable[..., Any], *job: Any) -> Any:
-        """Hand a job to a method of the executor."""
         try:
             return enter(*job)
         except RuntimeError as error:
@@ -340,10 +339,9 @@ class Pool(PoolState):
         if job_id is True or not (job_id is None or isinstance(job_id, (int, Future))):
             raise TypeError(f"job_id must be a job's id or future, None or False, not {job_id!r}")
         if timer is True:
-            for future in self.delayed:
-                future.cancel()
-            for repeated in self.scheduled:
-                repeated.cancel()
+            timers: list[Any] = [*self.delayed, *self.scheduled]
+            for each in timers:
+                each.cancel()
         elif timer is not None and timer is not False:
             if not hasattr(timer, "cancel"):
                 raise TypeError(f"timer must be what a method of the pool returned, True or None, not {timer!r}")
@@ -360,8 +358,7 @@ class Pool(PoolState):
         queued = self._executor._pool.waiting()
         # Cancelling the run of a schedule would end the schedule, so these runs are left out. They are collected after
         # the queue: a run in the queue that is no longer the next one of its schedule has begun meanwhile.
-        timers = [timer.timer_id for timer in self.scheduled]
-        runs = {timer._armed[1] for timer in timers if isinstance(timer, ScheduledTask)}
+        runs = {timer.timer_id._armed[1] for timer in self.scheduled if isinstance(timer.timer_id, ScheduledTask)}
         for future in queued:
             if future not in runs:
                 future.cancel()
@@ -415,7 +412,6 @@ class Pool(PoolState):
         return self.shutdown(timeout)
 
     def _stop(self, drop: bool) -> None:
-        """Take no more jobs, without waiting."""
         self._executor.shutdown(wait=False, cancel_futures=drop)
         self._outlet.lift(True)
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 from support.common import TIMEOUT, forget_the_past
-from support.loops import FACTORIES, Reports, each_loop, why_lacking  # noqa: F401  (a fixture)
+from support.loops import Reports, each_loop, pytest_asyncio_loop_factories  # noqa: F401  (a fixture, a hook)
 
 LIMIT = 3 * TIMEOUT
 """Seconds that a test may take."""
-
-
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Return the loops that there are here; pytest-asyncio skips the others."""
-    return {kind: factory for kind, factory in FACTORIES.items() if not why_lacking(kind)}
 
 
 @pytest_asyncio.fixture(name="reports")

@@ -81,38 +81,30 @@ async def test_they_go_before_those_that_begin_in_order() -> None:
 
 
 @on_every_loop
-async def test_child_tasks_begin() -> None:
-    order: list[str] = []
-    async with AdaptiveExecutor(1) as pool:
-        await pool.run(int)
-        with Gate() as gate:
-            held = await begin(pool, gate)
-            gate.await_begun()
-            first = await begin(pool, order.append, "first")
-            second = await begin(pool, order.append, "second")
-            own = pool.run(order.append, "own")
-            gate.open()
-            await asyncio.gather(held, first, second, own)
-    assert order == ["own", "first", "second"]
-
-
-@on_every_loop
-@pytest.mark.parametrize("before", ["a call that never began", "a call of another pool"])
-async def test_what_makes_no_difference(before: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("a call", ["own", "first", "second"]),
+        ("a call that never began", ["first", "second", "own"]),
+        ("a call of another pool", ["first", "second", "own"]),
+    ],
+)
+async def test_only_a_call_of_the_task_itself_to_this_pool_counts(before: str, expected: list[str]) -> None:
+    """The tasks that it starts begin."""
     order: list[str] = []
     async with AdaptiveExecutor(1) as pool, AdaptiveExecutor(1) as another:
-        if before == "a call of another pool":
-            await another.run(int)
+        if before != "a call that never began":
+            await (pool if before == "a call" else another).run(int)
         with Gate() as gate:
             held = await begin(pool, gate)
             gate.await_begun()
-            other = await begin(pool, order.append, "other")
+            others = [await begin(pool, order.append, name) for name in ("first", "second")]
             if before == "a call that never began":
                 pool.run(order.append, "cancelled").cancel()
             own = pool.run(order.append, "own")
             gate.open()
-            await asyncio.gather(held, other, own)
-    assert order == ["other", "own"]
+            await asyncio.gather(held, *others, own)
+    assert order == expected
 
 
 @on_every_loop
@@ -171,21 +163,6 @@ async def test_a_full_queue_does_not_refuse_them(when_full: Any) -> None:
                     await beginning
             else:
                 assert await beginning == 0
-
-
-@pytest.mark.asyncio
-async def test_they_have_a_reserve_at_the_ceiling() -> None:
-    """All threads wait for what another call gives back; that one gets a thread of its own, beyond the ceiling."""
-    async with AdaptiveExecutor(32) as pool:
-        tasks = [await known(pool) for _ in range(2)]
-        given_back = threading.Barrier(35)
-        waiting = [await begin(pool, given_back.wait, TIMEOUT) for _ in range(32)]
-        await asyncio.to_thread(eventually, lambda: pool.stats().running == 32)
-        for task in tasks:
-            await task.call(given_back.wait, TIMEOUT)
-        await asyncio.to_thread(given_back.wait, TIMEOUT)
-        await asyncio.gather(*waiting, *[task.end() for task in tasks])
-        assert pool.stats().started == 34
 
 
 @pytest.mark.asyncio

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Gate, all_end
-from support.loops import FACTORIES, OURS, Loops, on_every_loop, on_our_loops, until, why_lacking
+from support.common import TIMEOUT, Gate, all_end
+from support.loops import FACTORIES, OURS, on_every_loop, on_our_loops, until, why_lacking
 
 from ebbpool import AdaptiveExecutor, aio
 
@@ -40,11 +40,6 @@ async def test_each_loop_is_what_its_name_says(request: pytest.FixtureRequest) -
     )
 
 
-def library() -> str:
-    """Return the name of the library whose loop it is that runs here."""
-    return "asyncio" if isinstance(asyncio.get_running_loop(), aio.EventLoop) else "uvloop"
-
-
 def thread_name() -> str:
     return threading.current_thread().name
 
@@ -64,7 +59,7 @@ def test_the_default_executor_is_made_on_first_use_and_ends_with_the_loop(
             await loop.shutdown_default_executor()
             with pytest.raises(RuntimeError, match="shutdown"):
                 loop.run_in_executor(None, thread_name)
-        return library(), threads
+        return "asyncio" if isinstance(loop, aio.EventLoop) else "uvloop", threads
 
     with asyncio.Runner(loop_factory=factory) as runner:
         name, threads = runner.run(main())
@@ -177,20 +172,6 @@ async def test_as_default_executor() -> None:
     assert not thread.is_alive()
     with pytest.raises(RuntimeError):
         await loop.run_in_executor(None, int)
-
-
-def test_the_loop_shuts_its_default_executor_down(loops: Loops) -> None:
-    """The loop does so when it ends, so that the test has to outlive it."""
-    pools: list[AdaptiveExecutor] = []
-
-    async def main() -> None:
-        pools.append(AdaptiveExecutor(2, keep_alive=LONG))
-        asyncio.get_running_loop().set_default_executor(pools[0])
-        await asyncio.to_thread(int)
-
-    loops(main)
-    assert pools[0]._shutdown is True
-    assert pools[0].stats().workers == 0
 
 
 @on_every_loop

@@ -119,28 +119,6 @@ async def test_context_variables_are_carried_in_and_do_not_leak() -> None:
             assert contextvars.Context().run(pool.submit, variable.get).result(TIMEOUT) == "unset"
 
 
-def test_loops_in_several_threads_share_a_pool(loops: Loops) -> None:
-    """Each loop runs in a thread of its own."""
-    with AdaptiveExecutor(4) as pool:
-
-        async def main() -> list[str]:
-            loop = asyncio.get_running_loop()
-            here: list[threading.Thread] = []
-            for _ in range(3):
-                futures = [pool.run(int, n) for n in range(50)]
-                for future in futures:
-                    future.add_done_callback(lambda _: here.append(threading.current_thread()))
-                assert await asyncio.gather(*futures) == list(range(50))
-                assert all(future.get_loop() is loop for future in futures)
-            assert set(here) == {threading.current_thread()}
-            return ["well"]
-
-        threads = [Background(lambda: loops(main)) for _ in range(3)]
-        assert [thread.join() for thread in threads] == [["well"]] * 3
-        wait_for_idle(pool)
-        assert pool.stats().completed == 450
-
-
 HERE = __name__
 
 

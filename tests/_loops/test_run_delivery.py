@@ -42,15 +42,6 @@ class Ticket:
         self.outcome.append(value)
         self.on_result()
 
-    def set_exception(self, error: BaseException) -> None:
-        self.outcome.append(error)
-
-    def cancel(self) -> None:
-        self.outcome.append("cancelled")
-
-    def abandoned(self, error: BaseException) -> None:
-        self.outcome.append(("abandoned", error))
-
 
 @on_every_loop
 async def test_what_a_call_gave_to_the_loop_runs_before_its_future_is_done() -> None:
@@ -83,34 +74,6 @@ async def test_what_a_call_gave_to_the_loop_runs_before_its_future_is_done() -> 
                 behind(pool)
             assert await asyncio.gather(*futures) == list(range(count))
             assert seen == [(number, False) for number in range(count) for _ in range(2)], burst
-
-
-@on_every_loop
-async def test_a_task_that_is_ready_to_await_does_not_overtake() -> None:
-    loop = asyncio.get_running_loop()
-    order: list[str] = []
-    futures: list[asyncio.Future[Any]] = []
-    ready = [loop.create_future() for _ in range(3)]
-
-    async def wait(number: int) -> None:
-        await ready[number]
-        await futures[number]
-        order.append(f"awaited {number}")
-
-    def call(number: int) -> None:
-        # Makes the task ready, and only then gives the loop what must come first.
-        loop.call_soon_threadsafe(ready[number].set_result, None)
-        loop.call_soon_threadsafe(loop.call_soon, int)
-        loop.call_soon_threadsafe(order.append, f"given by {number}")
-
-    async with AdaptiveExecutor(1) as pool:
-        tasks = [loop.create_task(wait(number)) for number in range(3)]
-        await turns()
-        futures.extend(pool.run(call, number) for number in range(3))
-        behind(pool)
-        await asyncio.gather(*tasks)
-    for number in range(3):
-        assert order.index(f"given by {number}") < order.index(f"awaited {number}")
 
 
 @on_every_loop
@@ -318,33 +281,25 @@ async def test_cancelling_the_future_itself() -> None:
 
 
 @on_every_loop
-@pytest.mark.parametrize("raised", [False, True])
-async def test_cancelled_between_the_end_of_the_call_and_its_delivery(reports: Reports, raised: bool) -> None:
-    error = Boom("late") if raised else None
-
+@pytest.mark.parametrize("how", ["returned", "raised", "waited too long"])
+async def test_cancelled_between_the_end_of_the_call_and_its_delivery(reports: Reports, how: str) -> None:
+    error = Boom("late")
     async with AdaptiveExecutor(1) as pool:
-        future = pool.run(int) if error is None else pool.run(fail, error)
-        behind(pool)
-        assert future.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await future
+        with Gate() as gate:
+            if how == "waited too long":
+                gate.hold(pool)
+                future = pool.within(0.001).run(int)
+                eventually(lambda: pool.stats().expired == 1)
+            else:
+                future = pool.run(fail, error) if how == "raised" else pool.run(int)
+                behind(pool)
+            assert future.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await future
         await pool.run(int)
         assert future.cancelled()
         assert pool.stats().cancelled == 0
-    assert [report["exception"] for report in await reports.all()] == ([] if error is None else [error])
-
-
-@on_every_loop
-async def test_cancelled_after_it_has_waited_too_long_and_before_that_is_delivered(reports: Reports) -> None:
-    async with AdaptiveExecutor(1) as pool:
-        with Gate() as gate:
-            gate.hold(pool)
-            late = pool.within(0.001).run(int)
-            eventually(lambda: pool.stats().expired == 1)
-            assert late.cancel()
-            await turns(5)
-            assert late.cancelled()
-    assert await reports.all() == []
+    assert [report["exception"] for report in await reports.all()] == ([error] if how == "raised" else [])
 
 
 @on_every_loop
@@ -394,56 +349,29 @@ async def test_cancelled_calls_do_not_fill_the_queue() -> None:
 
 @dataclass(eq=False)
 class Call:
-    """A call, and the task that awaits it. `outcome` is what becomes of the task; nothing while it lives."""
+    """A call and the task that awaits it, with what is to become of both; the task has no outcome while it lives."""
 
     fails: bool
-    gate: Gate = field(default_factory=Gate)
-    runs: bool = True
+    state: str = "queued"
     outcome: str = ""
-    task: asyncio.Task[Any] | None = None
+    gate: Gate = field(default_factory=Gate)
+    task: Any = None
 
     def __call__(self) -> None:
         self.gate()
         if self.fails:
             raise Boom
 
+    def cancel(self) -> None:
+        assert self.task.cancel()
+        self.outcome = "cancelled"
+        if self.state == "queued":
+            self.state = "dropped"
 
-@dataclass
-class Model:
-    """What the pool ought to do: a queue, so many workers, and what became of each call."""
-
-    workers: int
-    calls: list[Call] = field(default_factory=list)
-    queue: list[Call] = field(default_factory=list)
-    running: list[Call] = field(default_factory=list)
-    ended: int = 0
-    cancelled: int = 0
-    reported: int = 0
-
-    def take(self) -> None:
-        while self.queue and len(self.running) < self.workers:
-            self.running.append(self.queue.pop(0))
-
-    def start(self, call: Call) -> None:
-        self.calls.append(call)
-        self.queue.append(call)
-        self.take()
-
-    def cancel(self, call: Call) -> None:
-        call.outcome = "cancelled"
-        if call in self.queue:
-            self.queue.remove(call)
-            call.runs = False
-            self.cancelled += 1
-
-    def finish(self, call: Call) -> None:
-        self.running.remove(call)
-        self.ended += 1
-        self.take()
-        if call.outcome:
-            self.reported += call.fails
-        else:
-            call.outcome = "failed" if call.fails else "returned"
+    def finish(self) -> None:
+        self.state = "ended"
+        self.outcome = self.outcome or ("failed" if self.fails else "returned")
+        self.gate.open()
 
 
 @hypothesis.settings(max_examples=30, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
@@ -458,69 +386,60 @@ def test_tasks_cancelled_at_any_time(
     Each example has a loop of its own: pytest-asyncio would run all on one, where one may be in the way of the next.
     """
     reports: list[Report] = []
+    calls: list[Call] = []
+
+    def those(state: str) -> list[Call]:
+        return [call for call in calls if call.state == state]
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, report: reports.append(report))
-        model = Model(workers)
-        submitted: list[Call] = []
         pool = AdaptiveExecutor(workers, max_queue=max_queue)
 
         async def work(call: Call) -> None:
-            future = pool.run(call)
-            submitted.append(call)
-            await future
+            await pool.run(call)
+
+        def settled() -> bool:
+            stats = pool.stats()
+            return (
+                all(call.gate.peak == (call.state in ("running", "ended")) for call in calls)
+                and (stats.running, stats.cancelled) == (len(those("running")), len(those("dropped")))
+                and stats.submitted - stats.cancelled - stats.queued == len(those("running")) + len(those("ended"))
+                and (stats.queued == len(those("queued")) or max_queue is not None)
+                and len(reports) == sum(call.fails and call.outcome == "cancelled" for call in those("ended"))
+                and all(bool(call.outcome) == call.task.done() for call in calls)
+            )
 
         async def settle() -> None:
-            def settled() -> bool:
-                stats = pool.stats()
-                return (
-                    submitted == model.calls
-                    and all(call.gate.peak == 1 for call in model.running)
-                    and stats.running == len(model.running)
-                    and stats.cancelled == model.cancelled
-                    and stats.submitted - stats.cancelled - stats.queued == len(model.running) + model.ended
-                    and (stats.queued == len(model.queue) or max_queue is not None)
-                    and len(reports) == model.reported
-                    and all(bool(call.outcome) == call.task.done() for call in model.calls if call.task)
-                )
-
-            await until(settled, f"{model}, {pool.stats()}")
-            assert not any(call.gate.peak for call in model.queue)
-
-        async def finish(call: Call) -> None:
-            model.finish(call)
-            call.gate.open()
-            await settle()
+            for call in those("queued")[: workers - len(those("running"))]:
+                call.state = "running"
+            # Tasks that have been started begin.
+            await asyncio.sleep(0)
+            await until(settled, f"{calls}, {pool.stats()}")
 
         try:
             for _ in range(data.draw(strategies.integers(1, 16), "steps")):
-                living = [call for call in model.calls if not call.outcome]
                 steps = [("start", -1)]
-                steps += [("cancel", place) for place in range(len(living))]
-                steps += [("finish", place) for place in range(len(model.running))]
-                match data.draw(strategies.sampled_from(steps), "step"):
-                    case ("finish", place):
-                        await finish(model.running[place])
-                    case ("cancel", place):
-                        assert living[place].task.cancel()  # type: ignore[union-attr]  # it has been started
-                        model.cancel(living[place])
-                    case _:
-                        call = Call(data.draw(strategies.booleans(), "fails"))
-                        call.task = asyncio.ensure_future(work(call))
-                        model.start(call)
+                steps += [("cancel", place) for place, call in enumerate(calls) if not call.outcome]
+                steps += [("finish", place) for place, call in enumerate(calls) if call.state == "running"]
+                step, place = data.draw(strategies.sampled_from(steps), "step")
+                if step == "start":
+                    calls.append(Call(data.draw(strategies.booleans(), "fails")))
+                    calls[-1].task = asyncio.ensure_future(work(calls[-1]))
+                else:
+                    getattr(calls[place], step)()
                 await settle()
-            while model.running:
-                await finish(model.running[0])
+            while running := those("running"):
+                running[0].finish()
+                await settle()
         finally:
-            for call in model.calls:
+            for call in calls:
                 call.gate.open()
-            await asyncio.gather(*[call.task for call in model.calls if call.task], return_exceptions=True)
+            await asyncio.gather(*[call.task for call in calls], return_exceptions=True)
             pool.shutdown(wait=False)
             await until(lambda: pool.stats().workers == 0)
-        for call in model.calls:
-            task: Any = call.task
-            outcome = "cancelled" if task.cancelled() else "failed" if task.exception() is not None else "returned"
-            assert (outcome, call.gate.peak) == (call.outcome, call.runs)
+        for call in calls:
+            failed = not call.task.cancelled() and call.task.exception() is not None
+            assert (call.task.cancelled(), failed) == (call.outcome == "cancelled", call.outcome == "failed")
 
     loops(main)
     assert all(type(report["exception"]) is Boom for report in reports)

@@ -8,6 +8,7 @@ import logging
 import math
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from math import inf
 from typing import Any
@@ -26,12 +27,16 @@ from support.common import (
     eventually,
     gone,
     needs_fork,
+    no_collector,
     output_of,
     wait_for_idle,
 )
 from support.manual_time import break_down, pass_time, timed_pool
 
 from ebbpool import AdaptiveExecutor, Future, ScheduledTask
+from ebbpool._testing import seams
+
+WAYS = ["submit_later", "schedule"]
 
 # submit_later.
 
@@ -81,25 +86,29 @@ def test_one_thread_keeps_the_time_of_all_calls() -> None:
     assert all(future.cancelled() for future in futures)
 
 
-def test_cancelled_before_its_time_it_never_runs_and_lets_go_at_once() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_cancelled_before_its_time_it_never_runs_and_lets_go_at_once(way: str) -> None:
     with timed_pool() as (pool, keeper):
         thing = Thing()
         reference = weakref.ref(thing)
-        future = pool.submit_later(1.0, thing.method)
+        call = getattr(pool, way)(1.0, thing.method)
         told: list[Any] = []
-        future.add_done_callback(told.append)
+        if way == "submit_later":
+            call.add_done_callback(told.append)
         del thing
-        assert future.cancel() and future.cancelled() and future.cancel()
+        assert call.cancel()
         gone(reference)
-        assert told == [future]
-        assert pool.stats().delayed == 0
-        keeper.advance(2.0)
+        if way == "submit_later":
+            assert call.cancelled() and call.cancel() and told == [call]
+        else:
+            assert not call.cancel() and (call.active, call.next_run, call.runs) == (False, None, 0)
+        assert keeper.advance(5.0) == inf
         assert pool.wait_idle(TIMEOUT)
         stats = pool.stats()
-        assert (stats.cancelled, stats.completed, stats.queued, stats.workers) == (1, 0, 0, 0)
+        assert (stats.delayed, stats.cancelled, stats.completed, stats.queued, stats.workers) == (0, 1, 0, 0, 0)
 
 
-@pytest.mark.parametrize("way", ["submit_later", "schedule"])
+@pytest.mark.parametrize("way", WAYS)
 def test_cancelled_in_the_queue_it_never_runs(way: str) -> None:
     with timed_pool(1) as (pool, keeper), Gate() as gate:
         gate.hold(pool)
@@ -140,14 +149,22 @@ def test_cancelled_calls_do_not_pile_up() -> None:
         assert pool.stats().delayed == 0
 
 
-def test_the_context_is_that_of_the_submitter() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_the_context_of_each_run_is_a_copy_of_the_callers(way: str) -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="none")
+    seen: list[Any] = []
+
+    def run(*args: int, **names: int) -> None:
+        seen.append((variable.get(), args, names))
+        variable.set("changed by a run")
+
     with timed_pool(propagate_context=True) as (pool, keeper):
-        token = variable.set("submitter's")
-        future = pool.submit_later(1.0, lambda *args, **names: (variable.get(), args, names), 1, self=2, callable=3)
+        token = variable.set("caller's")
+        getattr(pool, way)(1, run, 1, self=2, callable=3)
         variable.reset(token)
-        keeper.advance(1.0)
-        assert future.result(TIMEOUT) == ("submitter's", (1,), {"self": 2, "callable": 3})
+        for _ in range(3):
+            pass_time(pool, keeper, 1.0)
+    assert seen == [("caller's", (1,), {"self": 2, "callable": 3})] * (3 if way == "schedule" else 1)
 
 
 def test_shutdown_leaves_what_is_due_in_the_queue() -> None:
@@ -178,31 +195,35 @@ def test_a_call_submitted_as_the_pool_closes_does_not_wait_for_ever(monkeypatch:
         assert keeper.advance(LONG) == inf
 
 
-def test_a_call_that_waits_keeps_its_pool_alive() -> None:
-    pool = AdaptiveExecutor(keep_alive=LONG)
-    future = pool.submit_later(0.02, threading.current_thread)
-    reference = weakref.ref(pool)
-    del pool
-    gc.collect()
-    thread = future.result(TIMEOUT)
-    collected(reference)
-    assert all_end([thread])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_waits_keeps_its_pool_and_its_call_alive_until_it_is_over(way: str) -> None:
+    pool, thing, threads = AdaptiveExecutor(keep_alive=LONG), Thing(), set()
+    ran = threading.Semaphore(0)
+
+    def run(_: Any) -> None:
+        threads.add(threading.current_thread())
+        ran.release()
+
+    call = getattr(pool, way)(0.01, run, thing)
+    references = weakref.ref(pool), weakref.ref(thing)
+    del pool, thing
+    for _ in range(3 if way == "schedule" else 1):
+        gc.collect()
+        assert ran.acquire(timeout=TIMEOUT)
+    call.cancel()
+    collected(*references)
+    assert all_end(threads)
 
 
 def test_an_executor_without_delayed_calls_is_in_no_cycle() -> None:
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         pool = AdaptiveExecutor()
-        future = pool.submit_later(LONG, print)
-        future.cancel()
+        pool.submit_later(LONG, print).cancel()
         pool.submit_later(0, int).result(TIMEOUT)
         assert pool.wait_idle(TIMEOUT)
         reference = weakref.ref(pool)
         del pool
-        eventually(lambda: reference() is None)
-    finally:
-        gc.enable()
+        gone(reference)
 
 
 def test_a_finaliser_may_submit_a_delayed_call() -> None:
@@ -264,38 +285,31 @@ def test_a_million_beats_do_not_drift() -> None:
         assert task.runs == 1
         assert task.runs + task.missed == pytest.approx(1_000_000, abs=1)
         assert task.next_run == 1000.1 + 0.1 * (task.runs + task.missed)
+        told = f"<ScheduledTask of int every 0.1 s: %s, runs=1, missed={task.missed}>"
+        assert repr(task) == told % "goes on"
+        task.cancel()
+        assert repr(task) == told % "ended"
 
 
-def test_a_run_that_takes_too_long_is_not_overlapped_and_its_beats_are_dropped() -> None:
+@pytest.mark.parametrize(("late", "missed", "following"), [(35, 3, 1050.0), (10, 0, 1020.0)], ids=["long", "on a beat"])
+def test_a_run_that_takes_too_long_is_not_overlapped_and_its_beats_are_dropped(
+    late: int, missed: int, following: float
+) -> None:
     with timed_pool() as (pool, keeper), Gate() as gate:
         task = pool.schedule(10, gate)
         keeper.advance(10.0)
         gate.await_begun()
         assert task.next_run == 1020.0
-        for _ in range(3):
-            keeper.advance(10.0)
-        keeper.advance(5.0)
+        for _ in range(late):
+            keeper.advance(1.0)
         assert gate.nobody_begins()
         assert (task.runs, task.missed) == (0, 0)
         gate.open()
         wait_for_idle(pool)
-        assert (task.runs, task.missed, task.next_run) == (1, 3, 1050.0)
-        pass_time(pool, keeper, 5.0)
+        assert (task.runs, task.missed, task.next_run) == (1, missed, following)
+        pass_time(pool, keeper, following - keeper.now)
         gate.await_begun()
-        assert (task.runs, task.missed, gate.peak) == (2, 3, 1)
-
-
-def test_a_run_that_ends_on_a_beat_does_not_miss_it() -> None:
-    with timed_pool() as (pool, keeper), Gate() as gate:
-        task = pool.schedule(10, gate)
-        keeper.advance(10.0)
-        gate.await_begun()
-        keeper.now += 10.0
-        gate.open()
-        wait_for_idle(pool)
-        assert (task.missed, task.next_run) == (0, 1020.0)
-        keeper.settle()
-        gate.await_begun()
+        assert (task.runs, task.missed, gate.peak) == (2, missed, 1)
 
 
 @pytest.mark.parametrize("interval", [5e-324, 1e-12, 1e-9])
@@ -334,52 +348,27 @@ def test_an_error_is_logged_and_the_schedule_goes_on(caplog: pytest.LogCaptureFi
     assert caplog.records[0].exc_info is not None and isinstance(caplog.records[0].exc_info[1], Boom)
 
 
-def test_an_error_stops_the_schedule_that_asks_for_it(caplog: pytest.LogCaptureFixture) -> None:
-    with timed_pool() as (pool, keeper):
-        task = pool.schedule(1, break_down, on_error="stop")
-        pass_time(pool, keeper, 1.0)
-        assert (task.runs, task.active, task.next_run) == (1, False, None)
-        assert isinstance(task.last_error, Boom)
-        assert "broken down" in caplog.text
-        assert keeper.advance(10.0) == inf
-        assert task.runs == 1
-        assert not task.cancel()
-
-
+@pytest.mark.parametrize("log_fails", [False, True])
 @pytest.mark.parametrize("on_error", ["log", "stop"])
-def test_a_log_that_fails_changes_nothing(on_error: Any) -> None:
-    class Breaks(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "scheduled" in record.getMessage():
-                raise OSError("disk full")
+def test_an_error_stops_the_schedule_that_asks_for_it(
+    on_error: Any, log_fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handle(record: logging.LogRecord) -> None:
+        if log_fails and "scheduled" in record.getMessage():
+            raise OSError("disk full")
 
-    logger, handler = logging.getLogger("concurrent.futures"), Breaks()
-    logger.addHandler(handler)
-    try:
-        with timed_pool() as (pool, keeper):
-            task = pool.schedule(1, break_down, on_error=on_error)
-            pass_time(pool, keeper, 1.0)
-            assert (task.runs, task.active) == (1, on_error == "log")
-    finally:
-        logger.removeHandler(handler)
-
-
-def test_the_context_of_each_run_is_a_copy_of_the_callers() -> None:
-    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="none")
-    seen: list[str] = []
-
-    def run(**names: int) -> None:
-        assert names == {"self": 2, "callable": 3}
-        seen.append(variable.get())
-        variable.set("changed by a run")
-
-    with timed_pool(propagate_context=True) as (pool, keeper):
-        token = variable.set("caller's")
-        pool.schedule(1, run, self=2, callable=3)
-        variable.reset(token)
-        for _ in range(3):
-            pass_time(pool, keeper, 1.0)
-    assert seen == ["caller's"] * 3
+    monkeypatch.setattr(logging.getLogger("concurrent.futures"), "handle", handle)
+    with timed_pool() as (pool, keeper):
+        task = pool.schedule(1, break_down, on_error=on_error)
+        pass_time(pool, keeper, 1.0)
+        assert isinstance(task.last_error, Boom)
+        if on_error == "log":
+            assert (task.runs, task.active, task.next_run) == (1, True, 1002.0)
+        else:
+            assert (task.runs, task.active, task.next_run) == (1, False, None)
+            assert keeper.advance(10.0) == inf
+            assert task.runs == 1
+            assert not task.cancel()
 
 
 seconds = "must be a number of seconds, not "
@@ -409,28 +398,6 @@ def test_bad_arguments(given: dict[str, Any], error: type[Exception], text: str,
             with pytest.raises(error, match=text.replace("interval", "delay")):
                 pool.submit_later(delay, fn)
         assert pool.stats().delayed == 0
-
-
-def test_how_it_shows_itself() -> None:
-    with timed_pool() as (pool, keeper):
-        task = pool.schedule(2.5, print)
-        assert repr(task) == "<ScheduledTask of print every 2.5 s: goes on, runs=0, missed=0>"
-        pass_time(pool, keeper, 9.0)
-        task.cancel()
-        assert repr(task) == "<ScheduledTask of print every 2.5 s: ended, runs=1, missed=2>"
-
-
-def test_cancelled_before_its_first_run() -> None:
-    with timed_pool() as (pool, keeper):
-        thing = Thing()
-        reference = weakref.ref(thing)
-        task = pool.schedule(1, thing.method)
-        del thing
-        assert task.cancel()
-        assert not task.cancel()
-        gone(reference)
-        assert (task.active, task.next_run, task.runs) == (False, None, 0)
-        assert keeper.advance(5.0) == inf
 
 
 @pytest.mark.parametrize("by_itself", [False, True])
@@ -486,37 +453,22 @@ def test_no_run_begins_after_cancel_has_returned() -> None:
             assert task.runs <= count
 
 
-def test_shutdown_lets_the_run_under_way_finish() -> None:
+@pytest.mark.parametrize("close", [lambda pool: pool.shutdown(wait=False), seams.close], ids=["ended", "about to end"])
+def test_the_run_under_way_at_a_shutdown_finishes_and_is_the_last(
+    close: Callable[[Any], object], caplog: pytest.LogCaptureFixture
+) -> None:
     with timed_pool() as (pool, keeper), Gate() as gate:
         task = pool.schedule(1, gate)
         keeper.advance(1.0)
         gate.await_begun()
-        pool.shutdown(wait=False)
-        assert not task.active
+        close(pool)
+        assert task.active is (close is seams.close)
         gate.open()
-        pool.shutdown(timeout=TIMEOUT)
-        assert (task.runs, task.last_error) == (1, None)
+        eventually(lambda: not task.active and task.runs == 1)
+        wait_for_idle(pool)
+        assert (task.runs, task.missed, task.last_error) == (1, 0, None)
         assert keeper.advance(5.0) == inf
-
-
-def test_a_schedule_keeps_its_pool_and_its_call_alive_until_it_is_cancelled() -> None:
-    pool, thing, threads = AdaptiveExecutor(keep_alive=LONG), Thing(), set()
-    ran = threading.Semaphore(0)
-
-    def run(_: Any) -> None:
-        threads.add(threading.current_thread())
-        ran.release()
-
-    task = pool.schedule(0.001, run, thing)
-    references = weakref.ref(pool), weakref.ref(thing)
-    del pool, thing
-    for _ in range(3):
-        gc.collect()
-        assert ran.acquire(timeout=TIMEOUT)
-    task.cancel()
-    for reference in references:
-        collected(reference)
-    assert all_end(threads)
+        assert caplog.records == []
 
 
 # What ends both.

@@ -17,7 +17,6 @@ from support.common import (
     TIMEOUT,
     Background,
     Boom,
-    Gate,
     eventually,
     tight_switching,
 )
@@ -167,18 +166,6 @@ def test_recalls_under_contention_lose_and_repeat_nothing(monkeypatch: pytest.Mo
             ran.update(begun)
             assert ran == Counter(range(size))
             assert sorted(pool.map_unordered(work, range(size))) == list(range(size))
-
-
-def test_a_run_that_ends_as_the_pool_closes_is_the_last(caplog: pytest.LogCaptureFixture) -> None:
-    with timed_pool() as (pool, keeper), Gate() as gate:
-        task = pool.schedule(1, gate)
-        keeper.advance(1.0)
-        gate.await_begun()
-        seams.close(pool)
-        gate.open()
-        eventually(lambda: not task.active)
-        assert (task.runs, task.missed) == (1, 0)
-        assert caplog.records == []
 
 
 def test_due_in_the_moment_of_the_shutdown() -> None:

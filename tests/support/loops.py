@@ -70,6 +70,11 @@ def why_lacking(kind: str) -> str:
     return ""
 
 
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Be the hook of a `conftest`: return the loops that there are here; pytest-asyncio skips the others."""
+    return {kind: factory for kind, factory in FACTORIES.items() if not why_lacking(kind)}
+
+
 class Reports:
     """What a loop's exception handler was told. A test takes what it expects; what is left when it ends fails it."""
 

@@ -91,10 +91,10 @@ class ClusterRun(MapRun):
     There are as many tasks as calls may be with the cluster, and one that waits behind the executor's other calls.
     """
 
-    def __init__(self, place: Any, fn: Callable[..., Any], spread: bool, *how: Any) -> None:
+    def __init__(self, place: Any, fn: Callable[..., Any], spread: bool, *options: Any) -> None:
         # The map goes on in a lane that nobody refers to any more.
         executor = getattr(place, "executor", place)
-        super().__init__(executor, fn, spread, *how)
+        super().__init__(executor, fn, spread, *options)
         self.single = self.divides = False
         self.unclaimed = Chunks(self.unclaimed.size, self.unclaimed.largest)
         self._spread = spread

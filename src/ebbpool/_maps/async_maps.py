@@ -76,7 +76,6 @@ class _Calls:
         return self._size - len(self.held)
 
     def add(self, item: Any) -> None:
-        """Submit a call."""
         call = self._submit(item)
         self.held[call] = None
         if self._ordered:
@@ -150,10 +149,7 @@ def _ignore(call: asyncio.Future[Any]) -> None:
 async def _results(
     calls: _Calls, added: Iterator[None] | None, source: AsyncIterator[Any] | None
 ) -> AsyncGenerator[Any, None]:
-    """Yield the results over a plain iterable, or over an async one, which another task reads meanwhile.
-
-    Each step of `added` reads an item of a plain iterable, and adds its call.
-    """
+    """Yield the results; each step of `added` reads a plain iterable, and a task of its own an async `source`."""
     reader: asyncio.Future[None] | None = None
     failure: Exception | None = None
     if source is not None:
@@ -169,15 +165,14 @@ async def _results(
                 except Exception as error:
                     failure, added = error, None
             while not calls.turn:
-                if calls.held or not (reader is None or reader.done()):
-                    calls.news.clear()
-                    await calls.news.wait()
-                elif failure is not None:
-                    raise failure
-                else:
+                if not calls.held and (reader is None or reader.done()):
+                    if failure is not None:
+                        raise failure
                     if reader is not None:
                         reader.result()
                     return
+                calls.news.clear()
+                await calls.news.wait()
             await calls.turn[0]
             # Removed only now: a call that is awaited can still be dropped, and one handed out is not kept alive.
             yield calls.next_result()

@@ -10,7 +10,7 @@ from functools import partial
 from math import floor
 from typing import Any, Literal, NoReturn, get_args
 
-from ebbpool._checks import finite_seconds, no_copy, one_of
+from ebbpool._checks import above_zero, finite_seconds, no_copy, one_of
 from ebbpool._core.accel import Timers, instrumented
 from ebbpool._pool import tracing
 
@@ -46,26 +46,38 @@ class ScheduledTask:
 
     def __init__(
         self,
-        timers: Timers,
+        executor: Any,
         interval: float,
-        begin: float,
         fn: Callable[..., object],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        first: float | None,
         on_error: OnError,
-        context: Context,
     ) -> None:
-        self.interval = interval
+        self.interval: float = above_zero("interval", finite_seconds("interval", interval))
+        delay = self.interval if first is None else finite_seconds("first", first)
+        self._on_error: OnError = one_of("on_error", on_error, get_args(OnError))
+        context = copy_context() if executor._pool.contextual else Context()
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        if (call := _instrumented(executor, fn, args, kwargs)) is not None:
+            # All runs see the trace of the caller of `schedule`, as with `propagate_context` they see its context.
+            fn, args, kwargs = call.fn, call.args, call.kwargs
         self.runs: int = 0
         self.missed: int = 0
         self.last_error: BaseException | None = None
-        self._timers = timers
-        self._begin = begin
-        self._step = max(interval, RESOLUTION)
+        self._timers: Timers = executor._crew.timers
+        self._begin: float = self._timers.keeper.clock() + delay
+        self._step = max(self.interval, RESOLUTION)
         self._name = getattr(fn, "__qualname__", None) or repr(fn)
         self._call: tuple[Context, Any, Any, Any] | None = context, fn, args, kwargs
-        self._on_error = on_error
         self._armed: tuple[int, Any] = (0, None)
+        self._timers.schedules[self] = None
+        try:
+            self.arm(executor, 0)
+        except BaseException:
+            self.cancel()
+            raise
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled."""
@@ -198,38 +210,6 @@ def _instrumented(executor: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[st
         # Before a tool is shown a call: it would wait for the end of one that is then refused.
         executor._crew.timers.prepare()
     return tracing.delayed(executor, fn, args, kwargs)
-
-
-def schedule(
-    executor: Any,
-    interval: float,
-    fn: Callable[..., object],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    first: float | None,
-    on_error: OnError,
-) -> ScheduledTask:
-    """Do what `AdaptiveExecutor.schedule` does."""
-    interval = finite_seconds("interval", interval)
-    if interval == 0:
-        raise ValueError(f"interval must be greater than 0 seconds, not {interval!r}")
-    delay = interval if first is None else finite_seconds("first", first)
-    one_of("on_error", on_error, get_args(OnError))
-    timers = executor._crew.timers
-    context = copy_context() if executor._pool.contextual else Context()
-    if not callable(fn):
-        raise TypeError(f"fn must be callable, not {fn!r}")
-    if (call := _instrumented(executor, fn, args, kwargs)) is not None:
-        # All runs see the trace of the caller of `schedule`, as with `propagate_context` they see its context.
-        fn, args, kwargs = call.fn, call.args, call.kwargs
-    task = ScheduledTask(timers, interval, timers.keeper.clock() + delay, fn, args, kwargs, on_error, context)
-    timers.schedules[task] = None
-    try:
-        task.arm(executor, 0)
-    except BaseException:
-        task.cancel()
-        raise
-    return task
 
 
 def close(crew: Any) -> None:

@@ -43,7 +43,6 @@ class MapRun:
     `abandon` takes no lock, because a thread that holds it may collect the consumer as garbage.
 
     Attributes:
-        executor: The executor, weakly: it may be collected once all tasks are submitted.
         taken: How many items were read from the input; only the consumer's thread counts them.
         unclaimed: The items that no worker has claimed. Only the consumer adds to its inbox, without the lock.
         under_way: Batches under way whose results are not all in `ready`, by the position of the first of these.
@@ -52,7 +51,6 @@ class MapRun:
             their positions as they come; `filed` is the next.
         queued: How many tasks are on the way to a worker.
         watching: How many tasks wait until batches may have to be recalled.
-        futures: Those of the tasks that have not ended, to be cancelled when the consumer leaves.
         submitter: The thread that submits right now. A task that runs in it (`when_full` is "caller_runs", for example)
             runs one batch and nothing more.
         refusal: What `submit` or the input raised, if no more items are read because of that.
@@ -74,6 +72,7 @@ class MapRun:
         buffersize: int | None,
         ordered: bool,
     ) -> None:
+        # Weakly: it may be collected once all tasks are submitted.
         self.executor: Callable[[], Any] = weakref.ref(executor)
         # Of a lane, its executor's pool.
         self.pool: Any = getattr(getattr(executor, "executor", executor), "_pool", None)
@@ -112,11 +111,7 @@ class MapRun:
             self._recruit()
 
     def read(self, source: Iterator[Any], room: int | None) -> None:
-        """Read up to `room` items, and have them run as they come.
-
-        If the executor refuses tasks, no more items are read, now and later. `insist` raises what `submit` raised; it
-        is called once the results of the items that were read before have been handed out.
-        """
+        """Read up to `room` items, and have them run as they come; no more, now and later, if a task is refused."""
         if self.refusal is not None:
             return
         if self.executor()._shutdown:
@@ -152,7 +147,7 @@ class MapRun:
             self.taken += count
 
     def insist(self) -> None:
-        """Raise what `submit` raised, if no more items are read because of that."""
+        """Raise why no more items are read, if so; called once all results have been handed out."""
         refusal, self.refusal = self.refusal, None
         try:
             if refusal is not None:
@@ -162,16 +157,9 @@ class MapRun:
             del refusal
 
     def next_piece(self, position: int, limit: float) -> list[Any] | BaseException:
-        """Wait until there are results at `position`, and return them, or the error in place of the first.
+        """Wait until `limit` (`perf_counter`) for results at `position`, and return them, or the error of the first.
 
-        Args:
-            position: The position of an item that has been read.
-            limit: When to stop waiting (`perf_counter`).
-
-        Raises:
-            TimeoutError: `limit` has passed.
-            BrokenThreadPool: The process was forked, and the map's tasks stayed with the parent.
-            BaseException: The error in place of items that will not run.
+        The error in place of items that will not run is raised.
         """
         if os.getpid() != self.process:
             raise BrokenThreadPool("the process was forked while the map was under way")
@@ -288,11 +276,7 @@ class MapRun:
     # What both do, without the lock.
 
     def _submit(self, executor: Any, most: int) -> bool:
-        """Submit the tasks that are missing, but not more than `most`; return whether there were any.
-
-        Raises:
-            RuntimeError: The executor takes no more tasks.
-        """
+        """Submit the tasks that are missing, but not more than `most`; return whether there were any."""
         with self.lock:
             missing = min(most, self._missing(executor))
         for _ in range(missing):
@@ -351,7 +335,6 @@ class MapRun:
     # What follows is called with the lock held.
 
     def _tasks(self) -> int:
-        """Return how many tasks have been submitted and not ended."""
         return self.queued + len(self.under_way) + self.watching
 
     def _missing(self, executor: Any) -> int:
@@ -363,10 +346,7 @@ class MapRun:
         return int(wanted - self.queued)
 
     def _claim(self, aside: bool) -> Batch | None:
-        """Return the next batch, or None if there is no more to do.
-
-        While other tasks have batches that may have to be recalled, it waits for that, unless it runs `aside`.
-        """
+        """Return the next batch, or None; wait while one may have to be recalled, unless the task runs `aside`."""
         while not self.closed and self.fate is None:
             now = perf_counter()
             self._recall(now)

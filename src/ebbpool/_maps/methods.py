@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from ebbpool._checks import no_copy, time_limit, whole_or_none
-from ebbpool._maps import delayed, streams
+from ebbpool._maps import streams
 from ebbpool._maps.delayed import OnError, ScheduledTask
 from ebbpool._maps.map_run import MapRun
 from ebbpool._maps.streams import DEFAULT_BUFFERSIZE, Stream
@@ -255,8 +255,7 @@ class Methods(Maps):
                 is neither "log" nor "stop".
             RuntimeError: As for `submit_later`.
         """
-        executor: Any = self
-        return delayed.schedule(executor, interval, fn, args, kwargs, first, on_error)
+        return ScheduledTask(self, interval, fn, args, kwargs, first, on_error)
 
     def amap(
         self,

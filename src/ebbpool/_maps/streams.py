@@ -43,7 +43,6 @@ class Channel:
     `leave`. So the worker sets `stalled` before it looks for the last time whether it has to wait.
 
     Attributes:
-        buffer: Values that have not been taken.
         stalled: Whether the worker waits for room, at `bell`.
         wake: What wakes the consumer that waits for a value, or None.
         owner: The thread, and the asyncio task or 0, that read last.
@@ -144,12 +143,7 @@ class Channel:
     # The consumer's end.
 
     def next_value(self, wake: Callable[..., object], owner: tuple[int, int]) -> Any:
-        """Return the next value, `_END`, or `_WAIT` if `wake` will be called; `owner` is who reads.
-
-        Raises:
-            RuntimeError: Another consumer waits already.
-            BaseException: What the generator raised.
-        """
+        """Return the next value, `_END`, or `_WAIT` if `wake` will be called; `owner` is who reads."""
         if self.local is not None:
             return _END if self.left else next(self.local, _END)
         with self.mutex:
@@ -289,7 +283,7 @@ class Stream(Generic[T]):
 
     async def aclose(self) -> None:
         """Do what `close` does."""
-        self._channel.leave()
+        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -322,11 +316,8 @@ def stream(
         raise TypeError(f"genfn must be callable, not {genfn!r}")
     if inspect.isasyncgenfunction(genfn) or inspect.iscoroutinefunction(genfn):
         raise TypeError(f"genfn must be a plain generator function, not {genfn!r}")
-    channel = Channel(
-        getattr(getattr(executor, "executor", executor), "_pool", None),
-        lambda: genfn(*args, **kwargs),
-        whole("buffersize", buffersize, 1),
-    )
+    pool = getattr(getattr(executor, "executor", executor), "_pool", None)
+    channel = Channel(pool, lambda: genfn(*args, **kwargs), whole("buffersize", buffersize, 1))
     channel.submitter = threading.get_ident()
     try:
         future = executor.submit(channel.work)
@@ -338,12 +329,7 @@ def stream(
 
 
 def end_own(pool: Any, blocking: bool) -> None:
-    """End those streams of a pool that only the caller, who is about to wait for the pool, would read.
-
-    Args:
-        pool: The executor's `pool`.
-        blocking: Whether the whole thread is going to wait, or only the asyncio task.
-    """
+    """End those streams of a pool that only its caller would read, who now waits: a thread, or one asyncio task."""
     here = _reader_here()
     for channel in list(_open.values()):
         if channel.pool is pool and channel.owner[0] == here[0] and (blocking or channel.owner == here):
