@@ -57,9 +57,7 @@ cdef class ExecutorCore:
     cdef int _way
 
     @cython.locals(future=FutureCore)
-    cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs, object scope=*)
-    @cython.locals(future=FutureCore)
-    cpdef take_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs, object scope=*)
+    cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs, object scope=*, bint shown=*)
     @cython.locals(pool=Pool)
     cdef _prepare(self, FutureCore future, object fn, tuple args, object kwargs)
     @cython.locals(call=LoopCall, first=bint)

@@ -20,7 +20,7 @@ from types import BuiltinMethodType, MethodType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from ebbpool._checks import finite_seconds
-from ebbpool._core.accel import Pool, Probe
+from ebbpool._core.accel import LoopCall, Pool, Probe
 from ebbpool._pool.lifecycle import Registered
 from ebbpool._pool.running import called_name
 from ebbpool._pool.threads import WorkerThread
@@ -51,7 +51,7 @@ class Spillable:
         functools.update_wrapper(self, fn, updated=())
         self.fn = fn
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -139,16 +139,6 @@ def marked_call(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | 
     return MarkedCall(fn, args, kwargs, context)
 
 
-def is_marked(fn: Any, args: tuple[Any, ...] | None, kwargs: dict[str, Any] | None) -> bool:
-    """Return whether a call may run elsewhere; see `Pool.look_for`."""
-    return marked_call(fn, args, kwargs) is not None
-
-
-def call_here(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call `fn`; a call of this is not taken for a marked one."""
-    return fn(*args, **kwargs)
-
-
 def checked(owner: object, spill: Any, spill_after: Any) -> tuple[Executor, float] | None:
     """Check arguments of `AdaptiveExecutor`; return where tasks go and after how many seconds, or None."""
     if spill is None:
@@ -189,7 +179,7 @@ class Spill:
         # Weakly: the crew holds this. What is away holds the crew, so that what comes back finds its pool with it.
         self._crew = weakref.ref(crew)
         self._pool = crew.pool
-        self._pool.look_for(is_marked)
+        self._pool.look_for(marked_call)
         self.target: Any = target
         # Of a lane, its executor.
         self._place: Any = getattr(target, "executor", target)
@@ -290,13 +280,7 @@ class Spill:
         others = 0 if queue is None else max(0, queue.qsize() - away)
         return int(self.target._max_workers) - away - others
 
-    def _hand_over(
-        self, crew: Registered, future: Any, fn: Any, args: Any, kwargs: Any, context: Context | None
-    ) -> None:
-        call = marked_call(fn, args, kwargs)
-        if call is None:
-            self._return(crew, future, (partial(call_here, fn), args, kwargs))
-            return
+    def _hand_over(self, crew: Registered, future: Any, call: MarkedCall, context: Context | None) -> None:
         context = context if call.context is None else call.context
         place = Context() if context is None else context.copy()
         try:
@@ -349,7 +333,7 @@ class Spill:
         return bool(getattr(self._place, "_loses_calls", False))
 
     def _given_up(self, future: Any) -> bool:
-        return self.discards or bool(future._unwanted())
+        return self.discards or (isinstance(future, LoopCall) and future._unwanted())
 
     def _return(self, crew: Registered, future: Any, here: tuple[Any, Any, Any]) -> bool:
         """Queue a task that was away; return False if it is cancelled, or failed, because the pool takes it no more."""
