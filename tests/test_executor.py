@@ -54,15 +54,7 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        Boom("no"),
-        SystemExit(3),
-        KeyboardInterrupt(),
-        GeneratorExit(),
-        BaseException("bare"),
-        StopIteration(5),
-    ],
+    "error", [Boom("no"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), BaseException("bare"), StopIteration(5)]
 )
 def test_whatever_a_task_or_a_callback_raises_the_worker_lives(error: BaseException) -> None:
     with AdaptiveExecutor(1, keep_alive=LONG) as pool:

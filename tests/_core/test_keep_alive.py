@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Gate, all_end, eventually
+from support.common import LONG, TIMEOUT, Gate, eventually
 
 import ebbpool
 from ebbpool import AdaptiveExecutor
@@ -29,26 +29,19 @@ def grown(pool: AdaptiveExecutor, count: int) -> set[threading.Thread]:
     return gate.threads
 
 
-@pytest.mark.parametrize("keep_alive", [SHORT, 0])
-def test_workers_leave_with_nobody_calling(keep_alive: float) -> None:
-    with AdaptiveExecutor(5, keep_alive=keep_alive) as pool:
+@pytest.mark.parametrize(("keep_alive", "kept"), [(SHORT, 0), (0, 0), (SHORT, 2)])
+def test_workers_leave_with_nobody_calling_but_min_workers_stay(keep_alive: float, kept: int) -> None:
+    with AdaptiveExecutor(5, min_workers=kept, keep_alive=keep_alive) as pool:
         threads = grown(pool, 5)
-        assert all_end(threads)
-        eventually(lambda: pool.stats().workers == 0)
-        assert set(pool._threads) == set()
-        assert pool.stats().retired == 5
-
-
-def test_min_workers_stay() -> None:
-    with AdaptiveExecutor(5, min_workers=2, keep_alive=SHORT) as pool:
-        threads = grown(pool, 5)
-        eventually(lambda: sum(thread.is_alive() for thread in threads) == 2)
+        eventually(lambda: sum(thread.is_alive() for thread in threads) == kept)
         staying = [thread for thread in threads if thread.is_alive()]
-        staying[0].join(4 * SHORT)
-        assert all(thread.is_alive() for thread in staying)
-        eventually(lambda: pool.stats().workers == 2)
+        for thread in staying:
+            thread.join(2 * SHORT)
+            assert thread.is_alive()
+        eventually(lambda: pool.stats().workers == kept)
         assert set(pool._threads) == set(staying)
-        assert pool.submit(threading.current_thread).result(TIMEOUT) in staying
+        assert pool.stats().retired == 5 - kept
+        assert not kept or pool.submit(threading.current_thread).result(TIMEOUT) in staying
 
 
 def test_workers_that_are_kept_stay_through_many_short_keep_alives() -> None:
