@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import thread
 from contextvars import Context, copy_context
 from functools import partial
@@ -10,6 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ebbpool._core import uncompiled as cython
+from ebbpool._core.scope import Scope
 
 if not TYPE_CHECKING and cython.compiled:
     import cython
@@ -21,11 +23,6 @@ if not cython.compiled:
     from ebbpool._core.pool import Pool
     from ebbpool._core.uncompiled import PENDING, altered, blank, breathe, remember, version
     from ebbpool._core.worker import Probe, gap
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ebbpool._core.scope import Scope
 
 _Standard = thread.ThreadPoolExecutor
 _own: Any = None
@@ -87,6 +84,13 @@ class ExecutorCore:
 
     _pool: Pool
     _way: int
+    if not cython.compiled:
+        # What a subclass has.
+        _crew: Any
+        _connect: Callable[[], None]
+        _delay: Callable[..., Any]
+        _instrumented: Callable[..., Any]
+        _refused: Callable[[Any, str | None, bool], None]
 
     @cython.nonecheck(False)
     @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)
@@ -163,10 +167,7 @@ class ExecutorCore:
         scope: Scope | None = None,
         shown: bool = False,
     ) -> Any:
-        """Queue a call in `lane`, or at the head of the queue if it is to be `first`; raise what `submit` raises.
-
-        A given `scope` limits how long it waits. It is `shown` if the instrumentation of `submit` has seen it.
-        """
+        """Queue a call, `first` or not, in a lane and with a limit of its wait; `shown` if a tool has seen it."""
         if not shown and instrumented():
             own: Any = ExecutorCore
             return self._instrumented(
@@ -207,7 +208,7 @@ class ExecutorCore:
         if type(delay) is not float or not 0.0 <= delay < inf or instrumented():
             return self._delay(delay, fn, args, kwargs)
         future = self.hold_back(fn, args, kwargs)
-        self._crew.timers.add_after(self, future, delay)  # type: ignore[attr-defined]  # the executor has it
+        self._crew.timers.add_after(self, future, delay)
         return future
 
     @cython.locals(future=FutureCore)
@@ -372,24 +373,6 @@ class ExecutorCore:
             own: Any = ExecutorCore
             self._way = 1 if type(self).offload is own.offload else 2
         return self._way == 1
-
-    def _instrumented(
-        self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Call `queue` with what the instrumentation of `ThreadPoolExecutor.submit` makes of a call."""
-        raise NotImplementedError
-
-    def _delay(self, delay: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Do what `submit_later` does, whatever `delay` is, and for an instrumented pool."""
-        raise NotImplementedError
-
-    def _connect(self) -> None:
-        """Have `connect` called."""
-        raise NotImplementedError
-
-    def _refused(self, future: Any, refusal: str | None, first: bool) -> None:
-        """Deal with a task that the pool did not take: raise why, or do what `when_full` says."""
-        raise NotImplementedError
 
 
 _get_loop: Any = None

@@ -38,8 +38,6 @@ cdef extern from *:
     unsigned int version "ebbpool_version"(object type) noexcept
     void remember "ebbpool_remember"(object type, unsigned int tag, object function, object code) noexcept
     bint altered "ebbpool_altered"() noexcept nogil
-
-cdef extern from *:
     FutureCore blank "ebbpool_blank"(object base, object type, tuple empty)
 
 cdef str _mailbox_name

@@ -5,8 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from _thread import LockType, allocate_lock
+from collections.abc import Callable
 from concurrent.futures import CancelledError, InvalidStateError
 from concurrent.futures._base import LOGGER
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ebbpool._core import uncompiled as cython
@@ -18,9 +20,6 @@ if not cython.compiled:
     from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, fence, slotted
 
     if TYPE_CHECKING:
-        from collections.abc import Callable
-        from contextvars import Context
-
         from ebbpool._core.lane import LaneCore
         from ebbpool._core.pool import Pool
     _ORPHANS: Pool = None  # type: ignore[assignment]  # pool.py sets it

@@ -25,10 +25,7 @@ SEARCHED = 10_000
 
 
 class LaneCore:
-    """A limited share of a pool: its tasks wait in a backlog of their own until the limit lets them into the queue.
-
-    The pool's mutex guards it.
-    """
+    """A limited share of a pool, whose mutex guards it: tasks wait in its backlog until it lets them into the queue."""
 
     def __init__(
         self,
@@ -56,10 +53,8 @@ class LaneCore:
         self.expired: int = 0
 
     def enlist(self, future: FutureCore, refusal: str | None) -> str | None:
-        """Under the mutex: admit a future, or hold it in the backlog; return why the lane refuses it, or None.
-
-        `refusal` is why the pool would refuse it, or None; a full queue is no reason for a lane.
-        """
+        """Under the mutex: admit a future, or hold it; return why it is refused; `refusal` is why the pool would."""
+        # A full queue is no reason for a lane.
         if refusal is not None and refusal != "full":
             return refusal
         if self.closed:

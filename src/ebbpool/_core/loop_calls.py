@@ -6,8 +6,9 @@ import sys
 import threading
 from array import array
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures._base import LOGGER
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from time import sleep, thread_time
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,6 @@ if not cython.compiled:
     from time import monotonic
 
     if TYPE_CHECKING:
-        from collections.abc import Callable
-        from contextvars import Context
-
         from ebbpool._core.pool import Pool
     from ebbpool._core.future import FutureCore
     from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, context_value

@@ -17,6 +17,7 @@ import threading
 import weakref
 from _thread import LockType, allocate_lock
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import thread
 from concurrent.futures._base import LOGGER
 from itertools import islice
@@ -46,9 +47,6 @@ if not cython.compiled:
         slotted,
     )
     from ebbpool._core.worker import Worker, gap
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 START = "start"
 EXTRA = "extra"
@@ -115,10 +113,7 @@ def _call_of(future: FutureCore, known: bool) -> tuple[Any, Any]:
 
 
 class Pool:
-    """What an executor and its workers share: the queue, the parked workers and the counts.
-
-    Times are in monotonic seconds.
-    """
+    """What an executor and its workers share: the queue, the parked workers and the counts. Times are monotonic."""
 
     def __init__(self, crew: Any) -> None:
         if not cython.compiled:
@@ -1254,10 +1249,8 @@ class Pool:
         return False
 
     def take_marked(self, before: float) -> tuple[Any, ...] | None:
-        """Take the oldest marked task that was queued before `before` off the queue, to be run elsewhere.
-
-        Return the future, what is to run, and its context. It runs from now on; `bring_home` or `take_back` follows.
-        """
+        """Take the oldest marked task queued before `before` off the queue; return it, what is to run, its context."""
+        # It runs from now on: `bring_home` or `take_back` has to follow.
         with self.mutex:
             for found in self.marked:
                 if found._queued_at >= before:

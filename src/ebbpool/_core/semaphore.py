@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 from _thread import allocate_lock, get_ident
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ebbpool._core import uncompiled as cython
@@ -27,9 +28,6 @@ if not cython.compiled:
     from time import monotonic
 
 from ebbpool._checks import no_copy, time_limit
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 COMPILED = bool(cython.compiled)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from _thread import LockType, allocate_lock
 from collections import deque
+from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,11 +18,6 @@ if not TYPE_CHECKING and cython.compiled:
 if not cython.compiled:
     # For compiled code timers_c.pxd declares these.
     from ebbpool._core.uncompiled import CANCELLED, fence
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
-
 
 FOLD = 128  # new entries, and swept ones, that one visit deals with: looks at pools must not wait for more
 VOID = 64  # the heap is swept if at least so many entries are void, and they are half of it
@@ -141,10 +138,7 @@ class KeeperCore:
         raise NotImplementedError
 
     def call_at(self, due: float, book: Book, thing: Any) -> None:
-        """Have `book.fire(thing)` called in the timekeeper's thread, not before its clock says `due`.
-
-        While the thread runs this takes no lock. If none can be started, it raises RuntimeError, and the entry stays.
-        """
+        """Have `book.fire(thing)` called in the timekeeper's thread at `due`; takes no lock while the thread runs."""
         crowded = self._alarms.add(due, book, thing)
         if cython.compiled:
             fence()

@@ -1,7 +1,4 @@
-"""What the calling thread is, and waits as they are in it: a worker counts as blocked, some threads must not wait.
-
-Not compiled: what is on the way of a task here is in C already.
-"""
+"""What the calling thread is, and waits as they are in it: a worker counts as blocked, some threads must not wait."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from _thread import LockType, allocate_lock
+from collections.abc import Callable
 from concurrent.futures._base import LOGGER
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,6 @@ if not cython.compiled:
     from time import monotonic
 
     if TYPE_CHECKING:
-        from collections.abc import Callable
-
         from ebbpool._core.pool import Pool
         from ebbpool._core.scope import Scope
     from ebbpool._core.future import _NOBODY, FutureCore, _here
