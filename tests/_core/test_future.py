@@ -170,14 +170,17 @@ def test_the_origin_of_an_exception_survives_being_raised_again(core: ModuleType
         assert (error.__cause__, error.__context__) == (None, None)
 
 
-@pytest.fixture(params=["set_result", "set_exception", "cancel"])
+ENDS: dict[str, Callable[[Any], object]] = {
+    "set_result": lambda future: future.set_result(1),
+    "set_exception": lambda future: future.set_exception(Boom()),
+    "cancel": lambda future: future.cancel(),
+}
+
+
+@pytest.fixture(params=ENDS)
 def end(request: pytest.FixtureRequest) -> Any:
     """A call that ends a future, once for every way to end."""
-    if request.param == "set_result":
-        return lambda future: future.set_result(1)
-    if request.param == "set_exception":
-        return lambda future: future.set_exception(Boom())
-    return lambda future: future.cancel()
+    return ENDS[request.param]
 
 
 def test_a_failing_callback_is_logged_and_the_others_run(
@@ -320,14 +323,10 @@ def test_delayed_calls_tell_only_their_own_listeners() -> None:
         assert first.cancel() and told == [second, second, first]
 
 
-@pytest.fixture(params=["ours", "ours and the stdlib's", "the stdlib's and ours"])
-def pair(request: pytest.FixtureRequest, core: ModuleType) -> tuple[Any, Any]:
+@pytest.fixture(params=[("ours", "ours"), ("ours", "theirs"), ("theirs", "ours")])
+def pair(request: pytest.FixtureRequest, core: ModuleType) -> tuple[Any, ...]:
     """Two pending futures, at least one of them ours."""
-    if request.param == "ours":
-        return core.Future(), core.Future()
-    if request.param == "ours and the stdlib's":
-        return core.Future(), concurrent.futures.Future()
-    return concurrent.futures.Future(), core.Future()
+    return tuple(core.Future() if whose == "ours" else concurrent.futures.Future() for whose in request.param)
 
 
 def no_waiters(*futures: Any) -> bool:
@@ -343,7 +342,7 @@ def cancel(future: Any) -> None:
 @pytest.mark.parametrize(
     ("return_when", "timeout"), [(ALL_COMPLETED, 0), (FIRST_EXCEPTION, -1), (FIRST_COMPLETED, 0.001)]
 )
-def test_waits_that_time_out_leave_no_waiter(pair: tuple[Any, Any], return_when: str, timeout: float) -> None:
+def test_waits_that_time_out_leave_no_waiter(pair: tuple[Any, ...], return_when: str, timeout: float) -> None:
     first, second = pair
     done = concurrent.futures.wait([first, second], timeout=timeout, return_when=return_when)
     assert done == (set(), {first, second})
