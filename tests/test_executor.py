@@ -9,7 +9,6 @@ import re
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from concurrent.futures.thread import BrokenThreadPool
-from typing import Any
 
 import pytest
 from hypothesis.stateful import run_state_machine_as_test

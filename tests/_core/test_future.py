@@ -8,10 +8,11 @@ import logging
 import re
 import signal
 import threading
+import traceback
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError, InvalidStateError
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,12 +22,6 @@ from support.common import A_MOMENT, TIMEOUT, Background, Boom, Thing, gone, no_
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
-
-
-def failed(core: ModuleType, error: BaseException) -> Any:
-    future = core.Future()
-    future.set_exception(error)
-    return future
 
 
 def states(future: Any) -> tuple[bool, bool, bool]:
@@ -100,7 +95,8 @@ def test_an_exception_that_is_false_is_still_raised(core: ModuleType) -> None:
             return 0
 
     error = Empty()
-    future = failed(core, error)
+    future = core.Future()
+    future.set_exception(error)
     assert future.exception() is error
     with pytest.raises(Empty):
         future.result()
@@ -145,14 +141,6 @@ def test_a_waiter_sees_the_result_whenever_it_sees_done(core: ModuleType) -> Non
         assert together(turn, 2)[1] == number
 
 
-def innermost(error: BaseException) -> TracebackType:
-    traceback = error.__traceback__
-    assert traceback is not None
-    while traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback
-
-
 def test_the_origin_of_an_exception_survives_being_raised_again(core: ModuleType) -> None:
     def fail() -> None:
         raise Boom("deep")
@@ -161,12 +149,13 @@ def test_the_origin_of_an_exception_survives_being_raised_again(core: ModuleType
         fail()
     except Boom as caught:
         error = caught
-    future = failed(core, error)
+    future = core.Future()
+    future.set_exception(error)
     for _ in range(3):
         with pytest.raises(Boom) as again:
             future.result()
         assert again.value is error
-        assert innermost(error).tb_frame.f_code is fail.__code__
+        assert [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)][-1] is fail.__code__
         assert (error.__cause__, error.__context__) == (None, None)
 
 

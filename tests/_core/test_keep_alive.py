@@ -65,22 +65,6 @@ def test_the_last_to_park_is_the_first_to_wake() -> None:
             assert [gate.threads.pop() for gate in (first, second, third)] == parked[::-1]
 
 
-def test_the_bottom_of_the_stack_ages_out_while_the_top_is_busy() -> None:
-    """One task after another needs one worker: waking them in turn would keep all of them for ever."""
-    with AdaptiveExecutor(4, keep_alive=LONG) as pool:
-        threads = grown(pool, 4)
-        eventually(lambda: pool.stats().idle == 4)
-        pool.resize(keep_alive=SHORT)
-        used: set[threading.Thread] = set()
-
-        def only_one_left() -> bool:
-            used.add(pool.submit(threading.current_thread).result(TIMEOUT))
-            return pool.stats().workers == 1
-
-        eventually(only_one_left)
-        eventually(lambda: sum(thread.is_alive() for thread in threads | used) <= 1)
-
-
 @pytest.mark.parametrize(("keep_alive", "burst"), [(0, 1), (0.00005, 1), (0.0005, 1), (0.001, 8)])
 def test_what_is_submitted_as_workers_leave_is_not_lost(keep_alive: float, burst: int) -> None:
     """The keep-alive is about as long as one round, so that workers leave again and again in mid-submit."""

@@ -278,23 +278,6 @@ def test_waiters_are_served_in_order_of_arrival(kind: Any) -> None:
     assert (sem._value, waiting(sem)) == (0, 0)
 
 
-def test_whoever_runs_out_of_time_leaves_the_others_in_their_order(semaphores: ModuleType, play: Any) -> None:
-    sem = semaphores.Semaphore(0)
-    threads = [queue_up(sem)]
-
-    def in_vain() -> bool:
-        threads.append(queue_up(sem))
-        return False
-
-    play(in_vain)
-    assert sem.acquire(timeout=1) is False
-    assert waiting(sem) == 2
-    for thread in threads:
-        sem.release()
-        assert thread.join() is True
-    assert (sem._value, waiting(sem)) == (0, 0)
-
-
 class TestHandOver:
     """What happens between a release and the moment its waiter runs, step by step."""
 
