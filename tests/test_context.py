@@ -72,7 +72,7 @@ def test_a_future_that_is_over_holds_no_context(cancelled: bool) -> None:
 
 
 INHERITING = """
-    import asyncio, contextvars, decimal, gc, sys, threading, warnings, weakref
+    import asyncio, contextvars, gc, sys, threading, weakref
     from ebbpool import AdaptiveExecutor
 
     variable = contextvars.ContextVar("variable", default="unset")
@@ -82,7 +82,7 @@ INHERITING = """
         return contextvars.copy_context().run(call, *args)
 
     if sys.version_info >= (3, 14):
-        assert sys.flags.thread_inherit_context and sys.flags.context_aware_warnings
+        assert sys.flags.thread_inherit_context
 """
 """A script whose threads inherit the context in which they are started, where the interpreter can do that."""
 
@@ -103,17 +103,6 @@ STARTED_BY_THE_TIMEKEEPER = """
     with AdaptiveExecutor(4) as pool:
         futures = [request(number, pool.submit, meet) for number in range(4)]
         print(*(future.result() for future in futures))
-"""
-SETTINGS_OF_DECIMAL_AND_WARNINGS = """
-    def warn():
-        warnings.warn("of another request")
-
-    with AdaptiveExecutor(1) as pool:
-        with decimal.localcontext(prec=2), warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            first = pool.submit(lambda: decimal.Decimal(1) / 3).result()
-        pool.submit(warn).result()
-        print(len(str(first)), len(caught))
 """
 LEFT_WITH_A_TASK_RUNNING = """
     class Thing:
@@ -156,14 +145,12 @@ LEFT_WITH_A_TASK_RUNNING = """
         (NOT_SEEN.format(""), "unset unset unset"),
         (NOT_SEEN.format("thread_stack_size=1 << 20"), "unset unset unset"),
         (STARTED_BY_THE_TIMEKEEPER, "unset unset unset unset"),
-        (SETTINGS_OF_DECIMAL_AND_WARNINGS, "30 0"),
         (LEFT_WITH_A_TASK_RUNNING, "None"),
     ],
-    ids=["a worker", "its own stack", "by the timekeeper", "decimal and warnings", "left"],
+    ids=["a worker", "its own stack", "by the timekeeper", "left"],
 )
 def test_workers_have_nothing_of_the_request_that_started_them(
     script: str, printed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHON_THREAD_INHERIT_CONTEXT", "1")
-    monkeypatch.setenv("PYTHON_CONTEXT_AWARE_WARNINGS", "1")
     assert output_of(script, INHERITING) == [printed]

@@ -9,7 +9,6 @@ import re
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from concurrent.futures.thread import BrokenThreadPool
-from typing import Any
 
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
@@ -35,34 +34,14 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
     theirs = list(inspect.signature(ThreadPoolExecutor).parameters)[:4]
     assert [parameter.name for parameter in ours[:4]] == theirs
     assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in ours[4:])
-    assert {parameter.name: parameter.default for parameter in ours[4:]} == {
-        "min_workers": 0,
-        "min_spare_workers": 0,
-        "keep_alive": 10.0,
-        "max_queue": None,
-        "when_full": "block",
-        "max_wait": None,
-        "finalizer": None,
-        "propagate_context": False,
-        "daemon": False,
-        "thread_stack_size": None,
-        "warn_after": None,
-        "warn_lag": None,
-        "spill": None,
-        "spill_after": None,
-    }
+    limits = dict.fromkeys(("max_queue", "max_wait", "warn_after", "warn_lag", "spill_after"))
+    sizes = {"min_workers": 0, "min_spare_workers": 0, "keep_alive": 10.0, "thread_stack_size": None}
+    ways = {"when_full": "block", "propagate_context": False, "daemon": False, "finalizer": None, "spill": None}
+    assert {parameter.name: parameter.default for parameter in ours[4:]} == limits | sizes | ways
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        Boom("no"),
-        SystemExit(3),
-        KeyboardInterrupt(),
-        GeneratorExit(),
-        BaseException("bare"),
-        StopIteration(5),
-    ],
+    "error", [Boom("no"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), BaseException("bare"), StopIteration(5)]
 )
 def test_whatever_a_task_or_a_callback_raises_the_worker_lives(error: BaseException) -> None:
     with AdaptiveExecutor(1, keep_alive=LONG) as pool:
@@ -77,22 +56,6 @@ def test_whatever_a_task_or_a_callback_raises_the_worker_lives(error: BaseExcept
             future.add_done_callback(lambda _: raise_(error))
         assert future.result(TIMEOUT) == 7
         assert pool.submit(threading.current_thread).result(TIMEOUT) is worker
-
-
-def test_a_callback_may_submit() -> None:
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
-        outer = pool.submit(gate, 5)
-        inner: list[Any] = []
-        called = threading.Event()
-
-        def submit(done: Any) -> None:
-            inner.append(pool.submit(pow, done.result(), 2))
-            called.set()
-
-        outer.add_done_callback(submit)
-        gate.open()
-        assert called.wait(TIMEOUT)
-        assert inner[0].result(TIMEOUT) == 25
 
 
 def test_whoever_sees_that_a_task_is_done_sees_its_result() -> None:
@@ -196,16 +159,6 @@ def test_a_failing_finalizer_is_logged_and_hurts_nobody(error: BaseException, ca
     records = [record for record in caplog.records if record.name == "concurrent.futures"]
     assert len(records) == 2
     assert all(record.exc_info is not None and record.exc_info[1] is error for record in records)
-
-
-def test_the_pool_is_entered_and_left_like_the_standard_one() -> None:
-    pool = AdaptiveExecutor()
-    with pytest.raises(Boom), pool as entered:
-        assert entered is pool
-        future = pool.submit(int, 3)
-        raise Boom
-    assert future.result(timeout=0) == 3
-    assert pool._shutdown is True
 
 
 def test_at_most_one_woken_worker_is_on_its_way() -> None:

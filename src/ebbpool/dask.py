@@ -134,9 +134,10 @@ class ClusterExecutor(AdaptiveExecutor):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         scope: Scope | None = None,
+        shown: bool = False,
     ) -> Any:
         """Queue a call; see `ExecutorCore.hand_in`."""
-        return super().hand_in(lane, first, self._link.pack(fn, args, kwargs), (), {}, scope)
+        return super().hand_in(lane, first, self._link.pack(fn, args, kwargs), (), {}, scope, shown)
 
     def offload(
         self,

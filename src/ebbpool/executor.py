@@ -129,14 +129,8 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         spill: Executor | None = None,
         spill_after: float | None = None,
     ) -> None:
-        settings = Settings(
-            DEFAULT_MAX_WORKERS if max_workers is None else max_workers,
-            min_workers,
-            min_spare_workers,
-            keep_alive,
-            max_queue,
-            max_wait,
-        )
+        most = DEFAULT_MAX_WORKERS if max_workers is None else max_workers
+        settings = Settings(most, min_workers, min_spare_workers, keep_alive, max_queue, max_wait)
         if not isinstance(thread_name_prefix, str):
             raise TypeError(f"thread_name_prefix must be a string, not {thread_name_prefix!r}")
         optional_callable("initializer", initializer)
@@ -217,13 +211,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         return Within(self, None, max_wait, deadline)
 
     def lane(
-        self,
-        name: str,
-        *,
-        limit: int,
-        first: bool = False,
-        max_wait: float | None = None,
-        interrupt: bool = False,
+        self, name: str, *, limit: int, first: bool = False, max_wait: float | None = None, interrupt: bool = False
     ) -> Lane:
         """Return a `ThreadPoolExecutor` on the threads of this pool that runs at most `limit` of its tasks at once.
 
@@ -444,11 +432,9 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         await ended
 
     def __repr__(self) -> str:
-        counts = self._pool.counts()
-        return (
-            f"<{type(self).__name__} {self._crew.name!r} at {id(self):#x}: {counts['workers']} of at most "
-            f"{self._settings.max_workers} workers, {counts['queued']} queued>"
-        )
+        counts, most = self._pool.counts(), self._settings.max_workers
+        size = f"{counts['workers']} of at most {most} workers, {counts['queued']} queued"
+        return f"<{type(self).__name__} {self._crew.name!r} at {id(self):#x}: {size}>"
 
 
 def pools() -> list[AdaptiveExecutor]:

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Gate, Thing, gone, no_collector
+from support.common import TIMEOUT, Gate, Thing, gone, no_collector, wait_for_idle
 
-from ebbpool import AdaptiveExecutor
+from ebbpool import AdaptiveExecutor, spillable
+from ebbpool._testing import seams
 
-CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
-    ((), {}),
-    ((1,), {}),
-    ((None,), {}),
-    ((True,), {}),
-    (((),), {}),
-    (((1, 2),), {}),
-    (({"a": 1},), {}),
-    ((1, 2), {}),
-    ((1,), {"a": 2}),
-    ((), {"a": 2}),
-    ((1, 2), {"fn": 4, "args": 5}),
-]
+ALONE: list[tuple[Any, ...]] = [(), (1,), (None,), (True,), ((),), ((1, 2),), ({"a": 1},), (1, 2)]
+CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(args, {}) for args in ALONE]
+CALLS += [((1,), {"a": 2}), ((), {"a": 2}), ((1, 2), {"fn": 4, "args": 5})]
 NAMES = {"self": 1, "fn": 2, "args": 3, "kwargs": 4, "lane": 5, "loop": 6, "callable": 7}
 """What our own arguments are called, or might be."""
 
@@ -39,46 +29,36 @@ class Taker:
         return args, kwargs
 
 
-def waits_its_turn(pool: AdaptiveExecutor, /, *args: Any, **kwargs: Any) -> Any:
-    return pool.submit(*args, **kwargs).result(TIMEOUT)
+async def awaited(pool: AdaptiveExecutor, /, *args: Any, **kwargs: Any) -> Any:
+    return await pool.run(*args, **kwargs)
 
 
-def goes_first(pool: AdaptiveExecutor, /, *args: Any, **kwargs: Any) -> Any:
-    return pool.submit_first(*args, **kwargs).result(TIMEOUT)
-
-
-def is_delayed(pool: AdaptiveExecutor, /, *args: Any, **kwargs: Any) -> Any:
-    return pool.submit_later(0.0, *args, **kwargs).result(TIMEOUT)
-
-
-def is_in_a_lane(pool: AdaptiveExecutor, /, *args: Any, **kwargs: Any) -> Any:
-    with pool.lane("one", limit=1) as lane:
-        return lane.submit(*args, **kwargs).result(TIMEOUT)
-
-
-def is_awaited(pool: AdaptiveExecutor, /, *args: Any, **kwargs: Any) -> Any:
-    async def awaits() -> Any:
-        return await pool.run(*args, **kwargs)
-
-    return asyncio.run(awaits())
-
-
-def has_a_context(pool: AdaptiveExecutor, /, *args: Any, **kwargs: Any) -> Any:
-    return pool.submit(copy_context().run, *args, **kwargs).result(TIMEOUT)
-
-
-WAYS = [waits_its_turn, goes_first, is_delayed, is_in_a_lane, is_awaited, has_a_context]
+WAYS: dict[str, Any] = {
+    "submit": lambda pool, /, *args, **kwargs: pool.submit(*args, **kwargs).result(TIMEOUT),
+    "submit_first": lambda pool, /, *args, **kwargs: pool.submit_first(*args, **kwargs).result(TIMEOUT),
+    "submit_later": lambda pool, /, *args, **kwargs: pool.submit_later(0.0, *args, **kwargs).result(TIMEOUT),
+    "lane": lambda pool, /, *args, **kwargs: pool.lane("one", limit=1).submit(*args, **kwargs).result(TIMEOUT),
+    "run": lambda pool, /, *args, **kwargs: asyncio.run(awaited(pool, *args, **kwargs)),
+    "context": lambda pool, /, *args, **kwargs: pool.submit(copy_context().run, *args, **kwargs).result(TIMEOUT),
+}
 
 
 @pytest.mark.parametrize("contextual", [False, True])
+@pytest.mark.parametrize("measured", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_call_gets_what_was_given(way: Callable[..., Any], contextual: bool) -> None:
+def test_a_call_gets_what_was_given(way: str, measured: bool, contextual: bool) -> None:
+    records: list[tuple[float, float]] = []
     with AdaptiveExecutor(1, propagate_context=contextual) as pool:
-        for fn in (given, Taker().take):
+        if measured:
+            seams.observe(pool, 1, lambda waited, ran: records.append((waited, ran)))
+        for fn in (given, Taker().take, spillable(given)):
             for args, kwargs in CALLS:
-                assert way(pool, fn, *args, **kwargs) == (args, kwargs)
+                assert WAYS[way](pool, fn, *args, **kwargs) == (args, kwargs)
             # With PyPy `Context.run` has parameters of such names.
-            assert way is has_a_context or way(pool, fn, **NAMES) == ((), NAMES)
+            assert way == "context" or WAYS[way](pool, fn, **NAMES) == ((), NAMES)
+        wait_for_idle(pool)
+    assert len(records) == measured * 3 * (len(CALLS) + (way != "context"))
+    assert all(0 <= waited < TIMEOUT and 0 <= ran < TIMEOUT for waited, ran in records)
 
 
 @pytest.mark.parametrize("contextual", [False, True])

@@ -59,29 +59,27 @@ def check(outcomes: list[Any]) -> None:
 
 
 @interpreted
-@pytest.mark.parametrize("kind", ["pool", "lane", "context"])
+@pytest.mark.parametrize("kind", ["pool", "lane", "context", "loop"])
 def test_a_worker_that_runs_built_in_functions_passes_the_eval_breaker(kind: str) -> None:
-    with AdaptiveExecutor(1, keep_alive=LONG, propagate_context=kind == "context") as pool:
-        worker, lock = occupied(pool)
-        executor: Any = pool.lane("one", limit=MANY) if kind == "lane" else pool
-        futures = [executor.submit(abs, -1) for _ in range(MANY)]
+    def begin() -> None:
         assert thrower(worker)() == 1
         lock.release()
-        check([future.exception(TIMEOUT) or future.result(TIMEOUT) for future in futures])
-        assert pool.submit(threading.current_thread).result(TIMEOUT) is worker, "it was struck off"
 
-
-@interpreted
-def test_a_worker_that_runs_calls_of_a_loop_passes_the_eval_breaker() -> None:
-    async def main() -> list[Any]:
+    async def awaits() -> list[Any]:
         calls = [pool.run(abs, -1) for _ in range(MANY)]
-        assert thrower(worker)() == 1
-        lock.release()
+        begin()
         return await asyncio.gather(*calls, return_exceptions=True)
 
-    with AdaptiveExecutor(1, keep_alive=LONG) as pool:
+    with AdaptiveExecutor(1, keep_alive=LONG, propagate_context=kind == "context") as pool:
         worker, lock = occupied(pool)
-        check(asyncio.run(asyncio.wait_for(main(), TIMEOUT)))
+        if kind == "loop":
+            check(asyncio.run(asyncio.wait_for(awaits(), TIMEOUT)))
+        else:
+            executor: Any = pool.lane("one", limit=MANY) if kind == "lane" else pool
+            futures = [executor.submit(abs, -1) for _ in range(MANY)]
+            begin()
+            check([future.exception(TIMEOUT) or future.result(TIMEOUT) for future in futures])
+        assert pool.submit(threading.current_thread).result(TIMEOUT) is worker, "it was struck off"
 
 
 @interpreted

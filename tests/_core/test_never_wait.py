@@ -57,11 +57,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 @pytest.mark.parametrize(
     ("when_full", "max_queue", "way"),
-    [
-        ("block", 0, "submit"),
-        ("block", 1, "submit_first"),
-        ("caller_runs", 0, "submit_first"),
-    ],
+    [("block", 0, "submit"), ("block", 1, "submit_first"), ("caller_runs", 0, "submit_first")],
 )
 def test_a_submit_to_a_full_pool_neither_waits_nor_runs_the_call(
     place: Place, when_full: Any, max_queue: int, way: str

@@ -1,21 +1,15 @@
-"""Measuring some of the tasks: which, when, and what it changes for them."""
+"""Measuring some of the tasks: which, and what is told; test_arguments.py has that it changes nothing for them."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from support.common import A_MOMENT, LONG, TIMEOUT, Gate, fail, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
-
-VARIABLE = ContextVar("VARIABLE", default="unset")
-
 
 Records = list[tuple[float, float]]
 """For how long the tasks that were measured waited, and ran."""
@@ -34,32 +28,6 @@ def records() -> Records:
 def pool(request: pytest.FixtureRequest) -> Iterator[AdaptiveExecutor]:
     with AdaptiveExecutor(1, keep_alive=LONG, propagate_context=request.param) as pool:
         yield pool
-
-
-def add(first: int, *, second: int) -> int:
-    return first + second
-
-
-WAYS: dict[str, Callable[[AdaptiveExecutor], Any]] = {
-    "submit": lambda pool: pool.submit(add, 1, second=2).result(TIMEOUT),
-    "submit_first": lambda pool: pool.submit_first(add, 1, second=2).result(TIMEOUT),
-    "lane": lambda pool: pool.lane("a", limit=1).submit(add, 1, second=2).result(TIMEOUT),
-    "submit_later": lambda pool: pool.submit_later(0.0, add, 1, second=2).result(TIMEOUT),
-    "run": lambda pool: asyncio.run(run(pool)),
-}
-
-
-async def run(pool: AdaptiveExecutor) -> int:
-    return await pool.run(add, 1, second=2)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_measured_task_does_what_it_does_otherwise(pool: AdaptiveExecutor, records: Records, way: str) -> None:
-    observe(pool, records)
-    assert WAYS[way](pool) == 3
-    wait_for_idle(pool)
-    ((waited, ran),) = records
-    assert 0 <= waited < TIMEOUT and 0 <= ran < TIMEOUT
 
 
 def test_waiting_and_running_are_told_apart(pool: AdaptiveExecutor, records: Records) -> None:
@@ -86,20 +54,19 @@ def test_one_in_many_is_measured(records: Records) -> None:
     assert 850 < len(records) < 1150
 
 
-def test_it_ends(pool: AdaptiveExecutor, records: Records) -> None:
+def test_an_error_of_the_record_is_logged_and_measuring_ends(
+    pool: AdaptiveExecutor, records: Records, caplog: pytest.LogCaptureFixture
+) -> None:
+    seams.observe(pool, 1, lambda waited, ran: fail())
+    assert pool.submit(int).result(TIMEOUT) == 0
+    wait_for_idle(pool)
+    assert "Boom" in caplog.text
     observe(pool, records)
     pool.submit(int).result(TIMEOUT)
     seams.observe(pool, 0, None)
     pool.submit(int).result(TIMEOUT)
     wait_for_idle(pool)
     assert len(records) == 1
-
-
-def test_an_error_of_the_record_is_logged(pool: AdaptiveExecutor, caplog: pytest.LogCaptureFixture) -> None:
-    seams.observe(pool, 1, lambda waited, ran: fail())
-    assert pool.submit(int).result(TIMEOUT) == 0
-    wait_for_idle(pool)
-    assert "Boom" in caplog.text
 
 
 def test_a_task_that_runs_inside_another_has_waited_for_itself_alone(records: Records) -> None:

@@ -72,7 +72,7 @@ def test_a_cancelled_future_drops_its_call_at_once(pool: AdaptiveExecutor) -> No
     with Gate() as gate:
         gate.hold(pool)
         call, argument, keyword = Call(), Thing(), Thing()
-        references = [weakref.ref(call), weakref.ref(argument), weakref.ref(keyword)]
+        references = [weakref.ref(thing) for thing in (call, argument, keyword)]
         future = pool.submit(call, argument, keyword=keyword)
         del call, argument, keyword
         assert all(reference() is not None for reference in references)
@@ -115,72 +115,51 @@ def swallow(future: Any) -> None:
 
 
 def test_an_exception_makes_no_cycle_through_its_traceback(pool: AdaptiveExecutor) -> None:
+    """A frame of the worker's loop in the traceback would keep the future alive as long as its exception."""
     thing = Thing()
     future = pool.submit(fail, thing)
     error = future.exception(TIMEOUT)
-    references = [weakref.ref(thing), weakref.ref(future), weakref.ref(error)]  # type: ignore[arg-type]
+    assert isinstance(error, Boom) and error.__traceback__ is not None
+    assert error.__traceback__.tb_frame.f_code is fail.__code__, "it shows the task, and not the pool's variables"
+    assert error.__traceback__.tb_next is None
+    of_future, *references = weakref.ref(future), weakref.ref(thing), weakref.ref(error)
     for _ in range(2):
         swallow(future)
-    del thing, future, error
+    del future
+    gone(of_future, pool=pool)
+    del thing, error
     gone(*references, pool=pool)
 
 
-def test_a_traceback_shows_the_task_and_not_the_pools_variables(pool: AdaptiveExecutor) -> None:
-    """A frame of the worker's loop in the traceback would keep the future alive as long as its exception."""
-    future = pool.submit(fail)
-    error = future.exception(TIMEOUT)
-    reference = weakref.ref(future)
-    assert isinstance(error, Boom)
-    del future
-    gone(reference)
-    assert error.__traceback__ is not None
-    assert error.__traceback__.tb_frame.f_code is fail.__code__
-    assert error.__traceback__.tb_next is None
-
-
+@pytest.mark.skipif(not hasattr(sys, "getallocatedblocks"), reason="the interpreter does not tell")
 @pytest.mark.parametrize("method", ["result", "exception"])
 def test_waits_that_time_out_pile_nothing_up(pool: AdaptiveExecutor, method: str) -> None:
-    def wait(times: int) -> None:
-        for _ in range(times):
+    def blocks_after(waits: int) -> int:
+        for _ in range(waits):
             with contextlib.suppress(TimeoutError):
                 getattr(future, method)(0)
+        return sys.getallocatedblocks()
 
-    tracemalloc = pytest.importorskip("tracemalloc")
     with Gate() as gate:
         future = pool.submit(gate)
         gate.await_begun()
-        tracemalloc.start()
-        try:
-            wait(100)
-            before, _ = tracemalloc.get_traced_memory()
-            wait(2000)
-            after, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-    assert after - before < 10 * 2000, "each wait left something behind"
+        assert -blocks_after(100) + blocks_after(2000) < 500, "each wait left something behind"
 
 
-def test_initargs_live_no_longer_than_the_pool() -> None:
+@pytest.mark.parametrize("ends", ["shutdown", "is forgotten"])
+def test_a_pool_that_is_over_holds_nothing(ends: str) -> None:
     with no_collector():
         thing = Thing()
-        reference = weakref.ref(thing)
-        pool = AdaptiveExecutor(1, initializer=Call(), initargs=(thing,))
+        pool = AdaptiveExecutor(1, initializer=Call(), initargs=(thing,), keep_alive=LONG)
+        references = [weakref.ref(thing), weakref.ref(pool)]
         assert pool.submit(int).result(TIMEOUT) == 0
-        del thing
-        assert reference() is not None
-        pool.shutdown()
-        del pool
-        gone(reference)
-
-
-def test_a_forgotten_pool_is_freed_without_the_collector() -> None:
-    with no_collector():
-        pool = AdaptiveExecutor(2, keep_alive=LONG)
-        assert pool.submit(int).result(TIMEOUT) == 0
-        reference = weakref.ref(pool)
         threads = set(pool._threads)
+        del thing
+        assert references[0]() is not None
+        if ends == "shutdown":
+            pool.shutdown()
         del pool
-        gone(reference)
+        gone(*references)
         eventually(lambda: not any(thread.is_alive() for thread in threads))
 
 

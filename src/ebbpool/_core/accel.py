@@ -27,9 +27,8 @@ else:
 COMPILED = future.COMPILED
 """Whether the compiled core runs."""
 
-_unsaid = ["the plain engine runs: none is compiled here"]
-if COMPILED or PURE or sys.implementation.name != "cpython":
-    _unsaid.clear()
+_wanted = COMPILED or PURE or sys.implementation.name != "cpython"
+_unsaid = [] if _wanted else ["the plain engine runs: none is compiled here"]
 
 
 def say_if_plain() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import thread
 from contextvars import Context, copy_context
 from functools import partial
@@ -9,13 +10,11 @@ from math import inf
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from ebbpool._core import uncompiled as cython
-else:
-    try:
-        import cython
-    except ImportError:
-        from ebbpool._core import uncompiled as cython
+from ebbpool._core import uncompiled as cython
+from ebbpool._core.scope import Scope
+
+if not TYPE_CHECKING and cython.compiled:
+    import cython
 if not cython.compiled:
     # For compiled code executor_core_c.pxd declares these.
     from ebbpool._core.future import _EMPTY, _NOBODY, FutureCore, _bare, _Future
@@ -24,11 +23,6 @@ if not cython.compiled:
     from ebbpool._core.pool import Pool
     from ebbpool._core.uncompiled import PENDING, altered, blank, breathe, remember, version
     from ebbpool._core.worker import Probe, gap
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ebbpool._core.scope import Scope
 
 _Standard = thread.ThreadPoolExecutor
 _own: Any = None
@@ -90,10 +84,13 @@ class ExecutorCore:
 
     _pool: Pool
     _way: int
-
-    def _runs_here(self) -> bool:
-        """Return whether the calling thread runs a task of this pool."""
-        return self._pool.runs_here()
+    if not cython.compiled:
+        # What a subclass has.
+        _crew: Any
+        _connect: Callable[[], None]
+        _delay: Callable[..., Any]
+        _instrumented: Callable[..., Any]
+        _refused: Callable[[Any, str | None, bool], None]
 
     @cython.nonecheck(False)
     @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)
@@ -114,7 +111,7 @@ class ExecutorCore:
         else:
             strange = _Standard.submit is not _own or _own.__code__ is not _own_code
         if strange and _replaced():
-            return self._instrumented(partial(self.take_in, None, False), fn, args, kwargs)
+            return ExecutorCore.hand_in(self, None, False, fn, args, kwargs)
         pool = self._pool
         if pool is None:
             raise RuntimeError(f"{type(self).__name__}.__init__() was never called")
@@ -168,25 +165,14 @@ class ExecutorCore:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         scope: Scope | None = None,
+        shown: bool = False,
     ) -> Any:
-        """Queue a call in `lane`, or at the head of the queue if it is to be `first`; raise what `submit` raises.
-
-        A given `scope` limits how long it waits.
-        """
-        if instrumented():
-            return self._instrumented(partial(self.take_in, lane, first, scope=scope), fn, args, kwargs)
-        return ExecutorCore.take_in(self, lane, first, fn, args, kwargs, scope)
-
-    def take_in(
-        self,
-        lane: LaneCore | None,
-        first: bool,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        scope: Scope | None = None,
-    ) -> Any:
-        """Do what `hand_in` does, but without asking the instrumentation of `ThreadPoolExecutor.submit`."""
+        """Queue a call, `first` or not, in a lane and with a limit of its wait; `shown` if a tool has seen it."""
+        if not shown and instrumented():
+            own: Any = ExecutorCore
+            return self._instrumented(
+                partial(own.hand_in, self, lane, first, scope=scope, shown=True), fn, args, kwargs
+            )
         future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(_Future)
         self._prepare(future, fn, args, kwargs)
         future._lane = lane
@@ -222,17 +208,12 @@ class ExecutorCore:
         if type(delay) is not float or not 0.0 <= delay < inf or instrumented():
             return self._delay(delay, fn, args, kwargs)
         future = self.hold_back(fn, args, kwargs)
-        self._crew.timers.add_after(self, future, delay)  # type: ignore[attr-defined]  # the executor has it
+        self._crew.timers.add_after(self, future, delay)
         return future
 
     @cython.locals(future=FutureCore)
     def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        """Return a pending future for a call that is on no queue yet; see `release`.
-
-        Raises:
-            TypeError: `fn` is not callable.
-            RuntimeError: The executor has been shut down.
-        """
+        """Return a pending future for a call that is on no queue yet; see `release`. Raise what `submit` raises."""
         if self._pool.closed:
             self._refused(None, "broken" if self._pool.broken else "closed", False)
         future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(_Future)
@@ -244,12 +225,9 @@ class ExecutorCore:
 
     @cython.locals(future=FutureCore)
     def release(self, future: FutureCore) -> bool:
-        """Queue a future that was held back, if it is still pending; with a full queue it waits its turn.
+        """Queue a future that was held back, if it is still pending, behind a full queue; return False if closed.
 
         It neither waits nor raises: if no worker can be started, the future fails with the error.
-
-        Returns:
-            False if the pool takes no more tasks; the future is unchanged then.
         """
         try:
             refusal = self._pool.push(future, False, None, True)
@@ -273,23 +251,17 @@ class ExecutorCore:
 
         A call of a task that has called before, and whose last call is over, goes ahead of those that begin something,
         and is not held up by a full queue: who holds a connection gets a thread to give it back. With a full queue and
-        `when_full` "block" the others wait their turn without blocking the thread.
-
-        Raises:
-            TypeError: `fn` is not callable.
-            RuntimeError: As `submit` does.
+        `when_full` "block" the others wait their turn without blocking the thread. It raises what `submit` raises.
         """
         if context is None and self._pool.contextual:
             context = copy_context()
+        if not cython.compiled and context is not None and callable(fn):
+            fn, args, kwargs = context.run, (partial(fn, **kwargs) if kwargs else fn, *args), None
         call: LoopCall = LoopCall.__new__(LoopCall)
         self._prepare(call, fn, args, kwargs)
         if cython.compiled:
             call._context = context
             call._looped = True  # a field there, and of the class in plain code
-        elif context is not None:
-            given: Any = call._fn
-            call._args = (partial(given, **kwargs) if kwargs else given, *args)
-            call._fn, call._kwargs = context.run, None
         call._mailbox = mailbox
         call._ticket = ticket
         call._audience = _NOBODY
@@ -319,6 +291,9 @@ class ExecutorCore:
                 pool.skip -= 1
             else:
                 fn, args, kwargs = _wrapped(pool, fn, args, kwargs, type(future) is not LoopCall)
+            if pool.mark is not None:
+                # Of a plain function it is known without a call.
+                future._marked = None if type(fn) is FunctionType else pool.mark(fn, args, kwargs)
         if not cython.compiled:
             future._code = PENDING
             future._result = future._exception = future._audience = future._cond = future._observers = None
@@ -398,24 +373,6 @@ class ExecutorCore:
             own: Any = ExecutorCore
             self._way = 1 if type(self).offload is own.offload else 2
         return self._way == 1
-
-    def _instrumented(
-        self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Call `queue` with what the instrumentation of `ThreadPoolExecutor.submit` makes of a call."""
-        raise NotImplementedError
-
-    def _delay(self, delay: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Do what `submit_later` does, whatever `delay` is, and for an instrumented pool."""
-        raise NotImplementedError
-
-    def _connect(self) -> None:
-        """Have `connect` called."""
-        raise NotImplementedError
-
-    def _refused(self, future: Any, refusal: str | None, first: bool) -> None:
-        """Deal with a task that the pool did not take: raise why, or do what `when_full` says."""
-        raise NotImplementedError
 
 
 _get_loop: Any = None

@@ -38,8 +38,6 @@ cdef extern from *:
     unsigned int version "ebbpool_version"(object type) noexcept
     void remember "ebbpool_remember"(object type, unsigned int tag, object function, object code) noexcept
     bint altered "ebbpool_altered"() noexcept nogil
-
-cdef extern from *:
     FutureCore blank "ebbpool_blank"(object base, object type, tuple empty)
 
 cdef str _mailbox_name
@@ -57,9 +55,7 @@ cdef class ExecutorCore:
     cdef int _way
 
     @cython.locals(future=FutureCore)
-    cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs, object scope=*)
-    @cython.locals(future=FutureCore)
-    cpdef take_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs, object scope=*)
+    cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs, object scope=*, bint shown=*)
     @cython.locals(pool=Pool)
     cdef _prepare(self, FutureCore future, object fn, tuple args, object kwargs)
     @cython.locals(call=LoopCall, first=bint)

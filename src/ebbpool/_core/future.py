@@ -5,17 +5,16 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from _thread import LockType, allocate_lock
+from collections.abc import Callable
 from concurrent.futures import CancelledError, InvalidStateError
 from concurrent.futures._base import LOGGER
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, NoReturn
 
-if TYPE_CHECKING:
-    from ebbpool._core import uncompiled as cython
-else:
-    try:
-        import cython
-    except ImportError:
-        from ebbpool._core import uncompiled as cython
+from ebbpool._core import uncompiled as cython
+
+if not TYPE_CHECKING and cython.compiled:
+    import cython
 if not cython.compiled:
     # For compiled code future_c.pxd declares these.
     from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, fence, slotted
@@ -23,16 +22,12 @@ if not cython.compiled:
     if TYPE_CHECKING:
         from ebbpool._core.lane import LaneCore
         from ebbpool._core.pool import Pool
+    _ORPHANS: Pool = None  # type: ignore[assignment]  # pool.py sets it
 
 from ebbpool._checks import no_copy
 from ebbpool._core.scope import Scope
-from ebbpool._core.waits import Observers, runs_loop
+from ebbpool._core.waits import Here, Observers, runs_loop
 from ebbpool._errors import QueueTimeout
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextvars import Context
-
 
 COMPILED = bool(cython.compiled)
 
@@ -42,43 +37,14 @@ DESCRIPTIONS = ("pending", "running", "cancelled", "cancelled", "finished")
 _NOBODY: list[Any] = []
 """The audience of a `LoopCall`, and of a delayed call at first: not None, so that `_tell` is called; always empty."""
 
-
 # Interpreted even where this file is compiled: a call of it passes the eval breaker.
 _interpreted: Callable[[], None] = eval("lambda: None")
 
-
-class _Here(threading.local):
-    """What the calling thread is. The defaults spare each look in other threads the making of an `AttributeError`."""
-
-    worker: Any = None
-    keeps_time: bool = False
-
-
-_here = _Here()
-
-if not cython.compiled:
-    _ORPHANS: Pool = None  # type: ignore[assignment]  # pool.py sets it
+_here = Here()
 
 
 class FutureCore:
-    """State and protocol of a future, in the shape that the worker's loop needs.
-
-    A pending future carries its own call, a running one what is called. Lock and condition objects are made only when a
-    thread waits.
-
-    Attributes:
-        _held: Whether it is pending and not in the pool's queue.
-        _marked: Whether its call has the mark of a pool that has one.
-        _queued_at: When it was queued, in the pool or, while it is held, in its lane (monotonic seconds).
-        _args: The positional arguments of the call; in compiled code a single one may be here itself: see `_packed`.
-        _kwargs: The keyword arguments, or None; True where `_args` is the only argument itself.
-        _not_run: What is called if its call is not made, or raises; or None.
-        _latest: When it has to begin at the latest (monotonic seconds); 0 if there is no limit.
-        _abandoned: Of a `LoopCall` that runs, since when nobody waits for it (monotonic seconds); 0 if somebody may.
-        _executor: Of a delayed call, its executor, which it keeps alive until it is done, and then tells; or None. So
-            the last reference to an executor is dropped in a worker, or by the thread that cancels, and not in the
-            timekeeper's thread.
-    """
+    """State and protocol of a future; a pending one carries its own call. Times are in monotonic seconds."""
 
     _looped: bool
 
@@ -93,19 +59,21 @@ class FutureCore:
         self._exception: BaseException | None = None
         self._fn: Callable[..., Any] | None = None
         self._args: Any = None
-        self._kwargs: Any = None
-        self._held: bool = False
-        self._marked: bool = False
-        self._queued_at: float = 0.0
+        self._kwargs: Any = None  # True where `_args` is the only argument itself: see `_packed`
+        self._marked: Any = None  # what `Pool.mark` says of the call, until it is in the queue
         self._audience: list[Any] | None = None
         self._cond: threading.Condition | None = None
-        self._observers: list[Any] | None = None
+        self._observers: Observers | None = None
         self._lane: LaneCore | None = None
-        self._not_run: Callable[[Any], object] | None = None
-        self._latest: float = 0.0
-        self._abandoned: float = 0.0
+        self._not_run: Callable[[Any], object] | None = None  # is called if the call is not made, or raises
         self._scope: Scope | None = None
+        # Of a delayed call, its executor, which it keeps alive until it is done, and then tells. So an executor's last
+        # reference is dropped in a worker, or by who cancels, and never in the timekeeper's thread.
         self._executor: Any = None
+        self._held = False  # whether it is pending and not in the pool's queue
+        self._queued_at = 0.0  # in the pool or, while it is held, in its lane
+        self._latest = 0.0  # when it has to begin at the latest; 0 if there is no limit
+        self._abandoned = 0.0  # of a `LoopCall` that runs, since when nobody waits for it; 0 if somebody may
 
     def cancel(self) -> bool:
         """Cancel the call if it has not started; wake waiters and run callbacks in the calling thread.
@@ -142,11 +110,7 @@ class FutureCore:
 
     def _forget(self) -> None:
         """Drop a call that will not be made."""
-        self._executor = self._fn = self._args = self._kwargs = None
-
-    def _unwanted(self) -> bool:
-        """Return whether nobody waits for the outcome any more."""
-        return False
+        self._executor = self._fn = self._args = self._kwargs = self._marked = None
 
     def cancelled(self) -> bool:
         """Return whether the call was cancelled."""
@@ -233,10 +197,7 @@ class FutureCore:
             self._audience = alone
 
     def tell_unless_returned(self, fn: Callable[[Any], object]) -> None:
-        """Have `fn(self)` called if the call is not made, or raises; at once if the future is done, however it ended.
-
-        Only one function can be set. Unlike a callback of `add_done_callback` it costs a call that returns nothing.
-        """
+        """Have `fn(self)` called if the call is not made, or raises, or the future is done; it costs no other call."""
         with self._pool.mutex:
             over = self._code >= CANCELLED
             if not over:
@@ -245,11 +206,7 @@ class FutureCore:
             self._call_back([fn])
 
     def set_running_or_notify_cancel(self) -> bool:
-        """Mark the future as running; return False if it was cancelled. For executors only.
-
-        Raises:
-            RuntimeError: The future is running or done.
-        """
+        """Mark the future as running; return False if it was cancelled. For executors only."""
         with self._pool.mutex:
             started = self._code == PENDING
             if started:
@@ -264,20 +221,12 @@ class FutureCore:
         raise RuntimeError("Future in unexpected state")
 
     def set_result(self, result: Any) -> None:
-        """Set the result. For executors and tests only.
-
-        Raises:
-            InvalidStateError: The future is done.
-        """
+        """Set the result. For executors and tests only."""
         if not self._conclude(PENDING, RUNNING, FINISHED, result, None):
             raise InvalidStateError(f"{self._state}: {self!r}")
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Set the exception. For executors and tests only.
-
-        Raises:
-            InvalidStateError: The future is done.
-        """
+        """Set the exception. For executors and tests only."""
         if not self._conclude(PENDING, RUNNING, FINISHED, None, exception):
             raise InvalidStateError(f"{self._state}: {self!r}")
 
@@ -296,14 +245,8 @@ class FutureCore:
                     waits = self._code == PENDING
                     audience = self._move(first, last, code, value, error)
                 if audience is not None:
-                    if code != CANCELLED:
-                        for observer in self._observers or ():
-                            if code == NOTIFIED:
-                                observer.add_cancelled(self)
-                            elif error is not None:
-                                observer.add_exception(self)
-                            else:
-                                observer.add_result(self)
+                    if self._observers is not None and code != CANCELLED:
+                        self._observers.tell(self, code == NOTIFIED, error)
                     condition.notify_all()
         if audience is None:
             return False
@@ -319,8 +262,7 @@ class FutureCore:
             return None
         if self._code == PENDING and self._pool is not _ORPHANS:
             self._pool.bury(self, code, type(error) is QueueTimeout)
-        audience = self._audience
-        self._audience = None
+        audience, self._audience = self._audience, None
         if code == FINISHED:
             self._result = value
             self._exception = error
@@ -330,11 +272,9 @@ class FutureCore:
         return _NOBODY if audience is None else audience
 
     def _packed(self) -> Any:
-        """Return the positional arguments as a tuple, or None where there is no call.
-
-        Compiled code keeps a single argument without its tuple. So the tuple goes back to the thread that made it: one
-        fewer that the collector counts, and without a GIL none that one thread makes and another frees.
-        """
+        """Return the positional arguments as a tuple, or None where there is no call."""
+        # Compiled code keeps a single argument without its tuple: one fewer that the collector counts, and without a
+        # GIL none that one thread makes and another frees.
         return (self._args,) if self._kwargs is True else self._args
 
     def reject(self, error: BaseException) -> bool:
@@ -350,18 +290,13 @@ class FutureCore:
 
     def _drop_call(self) -> None:
         """Drop the call of a task that has been made; what it holds may end in any way, but not under the mutex."""
-        fn = args = kwargs = None
         with self._pool.mutex:
-            fn, self._fn = self._fn, fn
-            args, self._args = self._args, args
-            kwargs, self._kwargs = self._kwargs, kwargs
+            fn, args, kwargs = self._fn, self._args, self._kwargs
+            self._fn = self._args = self._kwargs = self._marked = None
         del fn, args, kwargs
 
     def disown(self, error: BaseException) -> None:
-        """In a forked child: fail without telling the audience, which stayed with the parent.
-
-        Its locks may have been held by threads that do not exist in the child.
-        """
+        """In a forked child: fail without telling the audience; threads of the parent may have held its locks."""
         self._audience = self._cond = self._observers = self._not_run = None
         self._forget()
         if self._code < CANCELLED:
@@ -386,12 +321,10 @@ class FutureCore:
                 continue
             try:
                 listener(self)
-            except Exception:
-                LOGGER.exception("exception calling callback for %r", self)
             except BaseException as error:
-                # A worker survives it. In any other thread it is raised once the rest of the audience has been told.
                 LOGGER.exception("exception calling callback for %r", self)
-                if _here.worker is None:
+                # A worker survives it. In any other thread it is raised once the rest of the audience has been told.
+                if not isinstance(error, Exception) and _here.worker is None:
                     interrupt = error
         if interrupt is not None:
             raise interrupt
@@ -509,14 +442,7 @@ class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, o
         return future
 
 
+# As compiled code finds them without a look into the module's names, and plain code without one for `__new__`.
 _Future: Any = Future
-"""The same, as compiled code finds it without a look into the module's names."""
 _EMPTY: tuple[()] = ()
 _bare: Any = FutureCore.__new__
-"""Makes a future in plain code. Looked up once, because the interpreter does not speed up the look-up of `__new__`."""
-
-
-def _trimmed(error: BaseException) -> BaseException:
-    # Without the worker's own frame, by which the error would keep alive whatever the worker does next.
-    trace = error.__traceback__
-    return error if trace is None else error.with_traceback(trace.tb_next)

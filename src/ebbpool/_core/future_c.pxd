@@ -6,8 +6,6 @@ cdef tuple STATES, DESCRIPTIONS, _EMPTY
 cdef list _NOBODY
 cdef object _here, _Future, _bare, _interpreted
 
-cdef object _trimmed(object error)
-
 # Passes the interpreter's eval breaker, where another thread gets the GIL, asynchronous exceptions are raised, and the
 # garbage collector runs. Compiled code that calls built-in functions never does so by itself. Giving the GIL up and
 # taking it back would not help: the thread that waits for it wakes too late, finds it taken, and begins its wait anew.
@@ -23,8 +21,8 @@ from ebbpool._core.pool_c cimport _ORPHANS, Pool
 cdef class FutureCore:
     cdef int _code
     cdef public object _result, _exception
-    cdef object _fn, _args, _kwargs, _cond, _observers, _not_run, _scope, _executor
-    cdef bint _held, _looped, _marked
+    cdef object _fn, _args, _kwargs, _marked, _cond, _observers, _not_run, _scope, _executor
+    cdef bint _held, _looped
     cdef double _queued_at, _latest, _abandoned
     cdef Pool _pool
     cdef list _audience

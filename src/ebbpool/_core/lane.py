@@ -6,13 +6,10 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ebbpool._core import uncompiled as cython
-else:
-    try:
-        import cython
-    except ImportError:
-        from ebbpool._core import uncompiled as cython
+from ebbpool._core import uncompiled as cython
+
+if not TYPE_CHECKING and cython.compiled:
+    import cython
 if not cython.compiled:
     # For compiled code lane_c.pxd declares these.
     from time import monotonic
@@ -20,7 +17,6 @@ if not cython.compiled:
     if TYPE_CHECKING:
         from ebbpool._core.future import FutureCore
         from ebbpool._core.pool import Pool
-
     from ebbpool._core.uncompiled import PENDING, hold_collector, let_collector
 
 
@@ -29,21 +25,7 @@ SEARCHED = 10_000
 
 
 class LaneCore:
-    """A limited share of a pool: its tasks wait in a backlog of their own until the limit lets them into the queue.
-
-    The pool's mutex guards it.
-
-    Attributes:
-        first: Whether its tasks go to the head of the pool's queue.
-        lifts_ceiling: Whether each of its tasks lifts the pool's ceiling by one while it is queued or runs.
-        name: What its users call it; None for one of ebbpool's own.
-        max_wait: For how many seconds its tasks may wait; 0 for as long as those of the pool may.
-        backlog: Held futures, oldest first.
-        admitted: Tasks in the pool's queue, running or away. Invariant: where tasks wait in the backlog, this is
-            `limit`.
-        dead: How many futures in the backlog are done already: cancelled, or failed by `reject`.
-        taken: Tasks that have left the pool, run or refused.
-    """
+    """A limited share of a pool, whose mutex guards it: tasks wait in its backlog until it lets them into the queue."""
 
     def __init__(
         self,
@@ -56,24 +38,23 @@ class LaneCore:
     ) -> None:
         self.pool = pool
         self.limit = limit
-        self.first = first
-        self.lifts_ceiling = lifts_ceiling
-        self.name = name
-        self.max_wait = max_wait
+        self.first = first  # whether its tasks go to the head of the pool's queue
+        self.lifts_ceiling = lifts_ceiling  # whether each task lifts the pool's by one while it is queued or runs
+        self.name = name  # None for one of ebbpool's own
+        self.max_wait = max_wait  # in seconds; 0 for that of the pool
         self.closed: bool = False
-        self.backlog: deque[FutureCore] = deque()
+        self.backlog: deque[FutureCore] = deque()  # held futures, oldest first
+        # Tasks in the pool's queue, running or away. Invariant: where tasks wait in the backlog, this is `limit`.
         self.admitted: int = 0
-        self.dead: int = 0
-        self.taken: int = 0
+        self.dead: int = 0  # futures in the backlog that are done: cancelled, or failed by `reject`
+        self.taken: int = 0  # tasks that have left the pool, run or refused
         self.failed: int = 0
         self.cancelled: int = 0
         self.expired: int = 0
 
     def enlist(self, future: FutureCore, refusal: str | None) -> str | None:
-        """Under the mutex: admit a future, or hold it in the backlog; return why the lane refuses it, or None.
-
-        `refusal` is why the pool would refuse it, or None; a full queue is no reason for a lane.
-        """
+        """Under the mutex: admit a future, or hold it; return why it is refused; `refusal` is why the pool would."""
+        # A full queue is no reason for a lane.
         if refusal is not None and refusal != "full":
             return refusal
         if self.closed:

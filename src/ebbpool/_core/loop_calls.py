@@ -6,18 +6,16 @@ import sys
 import threading
 from array import array
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures._base import LOGGER
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from time import sleep, thread_time
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from ebbpool._core import uncompiled as cython
-else:
-    try:
-        import cython
-    except ImportError:
-        from ebbpool._core import uncompiled as cython
+from ebbpool._core import uncompiled as cython
+
+if not TYPE_CHECKING and cython.compiled:
+    import cython
 if not cython.compiled:
     # For compiled code loop_calls_c.pxd declares these.
     from math import log2
@@ -25,27 +23,18 @@ if not cython.compiled:
 
     if TYPE_CHECKING:
         from ebbpool._core.pool import Pool
-
     from ebbpool._core.future import FutureCore
     from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, context_value
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextvars import Context
-
-SLICE = 1e-3
-"""Seconds of its processor time that a loop spends on results before its other callbacks have their turn ..."""
-FEWEST = 16
-"""... but it gets so many results at least ..."""
-DELIVERED_AT_ONCE = 256
-"""... and so many at most."""
-LAGS = 96
-"""Buckets for how late a loop comes: four for each power of two, in microseconds."""
+SLICE = (
+    1e-3  # seconds of its processor time that a loop spends on results before its other callbacks have their turn ...
+)
+FEWEST = 16  # ... but it gets so many results at least ...
+DELIVERED_AT_ONCE = 256  # ... and so many at most
+LAGS = 96  # buckets for how late a loop comes: four for each power of two, in microseconds
 LAST = LAGS - 1
-SPELL = 10.0
-"""Seconds for which such times are added up, before a new count begins."""
-SPELLS = 6
-"""How many such counts are kept."""
+SPELL = 10.0  # seconds for which such times are added up, before a new count begins
+SPELLS = 6  # how many such counts are kept
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 STINT = 5e-3
 """Seconds of its processor time that a loop spends on results, hardly ever waiting, before others get the GIL.
@@ -66,29 +55,19 @@ VISIT: ContextVar[Visit] = ContextVar("ebbpool_visit")
 
 
 class Visit:
-    """What one task of an event loop has called before, in the pool that it called last.
-
-    Attributes:
-        task: The task's id.
-        pool: That pool.
-        begun: Whether a call has begun to run.
-        last: The last call.
-    """
+    """What one task of an event loop, known by its id, has called before, in the pool that it called last."""
 
     def __init__(self, task: int, pool: Pool) -> None:
         self.task = task
         self.pool = pool
-        self.begun: bool = False
+        self.begun: bool = False  # whether a call has begun to run
         self.last: LoopCall | None = None
 
 
 @cython.locals(visit=Visit, known=cython.bint, first=cython.bint)
 def goes_on(call: LoopCall, mailbox: Mailbox) -> bool:
-    """Note a call of the task that runs; return whether it goes on with something.
-
-    It does if a call of the task has run, and the last one is over. Whose visit it is is asked for only then: a child
-    task that comes earlier notes its call in that of its parent.
-    """
+    """Note a call of the task that runs; return whether a call of it has run before, and the last one is over."""
+    # Whose visit it is is asked for only then: a child task that comes earlier notes its call in that of its parent.
     visit: Any = context_value(VISIT)
     known = visit is not None and visit.pool is call._pool
     first = known and visit.begun and visit.last is not None and visit.last._code >= CANCELLED
@@ -108,15 +87,12 @@ class LoopCall(FutureCore):
 
     A ticket has `done`, `set_result`, `set_exception` and `cancel` as an `asyncio.Future` has, and `abandoned(error)`
     for an error that comes after the ticket is done.
-
-    Attributes:
-        _visit: What is to be told when the call begins.
     """
 
     _mailbox: Mailbox
     _ticket: Any
     _context: Context | None
-    _visit: Visit | None
+    _visit: Visit | None  # is told when the call begins
 
     __slots__ = ("_context", "_mailbox", "_ticket", "_visit")
 
@@ -142,7 +118,7 @@ class LoopCall(FutureCore):
             self._context = None
 
     def _forget(self) -> None:
-        self._fn = self._args = self._kwargs = self._visit = None
+        self._fn = self._args = self._kwargs = self._marked = self._visit = None
         if cython.compiled:
             self._context = None
 
@@ -154,11 +130,7 @@ class LoopCall(FutureCore):
     def withdraw(self, at_ceiling: bool = False) -> bool:
         """Take the call off the queue, in any thread, or tell one that runs that it is cancelled; not the ticket.
 
-        Args:
-            at_ceiling: Whether to do so only where the call waits for capacity, and not where a worker is coming.
-
-        Returns:
-            True if the call will never run.
+        If `at_ceiling`, only where it waits for capacity, and no worker is coming. Return whether it will never run.
         """
         pool = self._pool
         with pool.mutex:
@@ -213,28 +185,10 @@ class Mailbox:
             has ended: the results are dropped.
         again: Does the same, and is called in the loop's own thread only.
         task: Returns the task of the loop that runs, in its thread.
-
-    Attributes:
-        due: Calls that the next callback delivers; only the loop's thread touches it.
-        ringing: Whether a callback of this mailbox is on the loop, or about to be.
-        rung: When the loop was last woken, or was given another callback of the mailbox (monotonic seconds).
-        patience: How long the loop may take to come until a worker naps; 0 while it is not waited for.
-        stint_begun: When the present stint of delivering began (monotonic seconds); `stint_spent` is the loop's own
-            processor time then.
-        portion: How many results the next callback delivers: as many as take a `SLICE`, by what the last ones took.
-        delivered: How many the last callback delivered; 0 if it was not one of the same batch.
-        spent: The loop's own processor time when that callback began.
-        lags: How often the loop took how long to come, in each of the last spells; see `LAGS`.
-        most: The longest that it took, in each of these spells (seconds).
-        spell: The place of the present spell among them; `first` is the first of its buckets, `longest` what `most` has
-            for it, and `turn` when the next one begins (monotonic seconds).
     """
 
     def __init__(
-        self,
-        wake: Callable[[Callable[[], None]], object],
-        again: Callable[..., object],
-        task: Callable[[], object],
+        self, wake: Callable[[Callable[[], None]], object], again: Callable[..., object], task: Callable[[], object]
     ) -> None:
         if not cython.compiled:
             self.mutex: Any = threading.RLock()
@@ -242,22 +196,23 @@ class Mailbox:
         self.again = again
         self.task = task
         self.arrived: list[LoopCall] = []
-        self.due: deque[LoopCall] = deque()
-        self.ringing: bool = False
-        self.portion: int = FEWEST
-        self.delivered: int = 0
-        self.spell: int = 0
-        self.first: int = 0
-        self.rung: float = 0.0
-        self.patience: float = 0.0
-        self.spent: float = 0.0
-        self.longest: float = 0.0
-        self.turn: float = 0.0
-        self.stint_begun: float = 0.0
-        self.stint_spent: float = 0.0
-        # Arrays that are never replaced: other threads read them at any time, also where there is no GIL.
+        self.due: deque[LoopCall] = deque()  # what the next callback delivers; only the loop's thread touches it
+        self.ringing: bool = False  # whether a callback of this mailbox is on the loop, or about to be
+        self.rung: float = 0.0  # when the loop was last woken, or given another callback (monotonic seconds)
+        self.patience: float = 0.0  # seconds until a worker naps if the loop does not come; 0 if it is not waited for
+        self.portion: int = FEWEST  # results the next callback delivers: a `SLICE`, by what the last ones took
+        self.delivered: int = 0  # those the last callback delivered; 0 if it was not one of the same batch
+        self.spent: float = 0.0  # the loop's own processor time when that one began
+        self.stint_begun: float = 0.0  # when the present stint of delivering began (monotonic seconds)
+        self.stint_spent: float = 0.0  # the loop's own processor time then
+        # How often the loop took how long to come, and the most seconds, in each of the last spells; see `LAGS`. Never
+        # replaced: other threads read them at any time, also where there is no GIL.
         self.lags: array[int] = array("Q", bytes(8 * LAGS * SPELLS))
         self.most: array[float] = array("d", bytes(8 * SPELLS))
+        self.spell: int = 0  # the present spell, with the first of its buckets, its place in `most`, and its end
+        self.first: int = 0
+        self.longest: float = 0.0
+        self.turn: float = 0.0
 
     def post(self, call: LoopCall) -> None:
         """Leave a finished call, and wake the loop if no callback of the mailbox is on its way."""

@@ -17,21 +17,17 @@ import threading
 import weakref
 from _thread import LockType, allocate_lock
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import thread
 from concurrent.futures._base import LOGGER
 from itertools import islice
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ebbpool._core import uncompiled as cython
 from ebbpool._core.scope import Scope
 
-if TYPE_CHECKING:
-    from ebbpool._core import uncompiled as cython
-else:
-    try:
-        import cython
-    except ImportError:
-        from ebbpool._core import uncompiled as cython
+if not TYPE_CHECKING and cython.compiled:
+    import cython
 if not cython.compiled:
     # For compiled code pool_c.pxd declares these.
     from time import monotonic
@@ -52,85 +48,46 @@ if not cython.compiled:
     )
     from ebbpool._core.worker import Worker, gap
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Protocol
-
-    class ThreadStarter(Protocol):
-        """What starts a pool's threads; see ``ebbpool._pool.crew``."""
-
-        def start(self, searching: bool) -> BaseException | None: ...
-        def watch(self) -> None: ...
-        def call_soon(self, call: Callable[[], None]) -> None: ...
-
-
 START = "start"
 EXTRA = "extra"
 HASTE = "haste"
 WATCH = "watch"
 
-COMPACT = 64
-"""A queue with at least so many dead futures is looked through for them."""
-OVERTAKEN = 0.1
-"""Seconds for which tasks that go first may hold up the others; from then on the two kinds take turns."""
-RESERVE = 16
-"""Calls that go on with something may have one more worker for each so many of the ceiling ..."""
-UTMOST = 4
-"""... and, if they are stuck all the same, up to one for each so many."""
-STALE = 0.1
-"""The newest tasks go first while the oldest has waited for longer than this share of `max_wait` ..."""
-STANDING = 0.1
-"""... at every look for so many seconds."""
-TURN = 8
-"""While the newest go first, one old task that may wait for longer is taken after so many others."""
-LOOKS = 0.05
-"""Seconds between looks for tasks that have waited for too long ..."""
-LOOK = 2e-6
-"""... and so many more for each task that waits."""
-ALL = sys.maxsize
-"""As many workers as there are: nobody is held back."""
-ROOM = 24
-"""How many nested calls the plain core needs at most to take back a start that failed."""
+COMPACT = 64  # a queue with at least so many dead futures is looked through for them
+OVERTAKEN = 0.1  # seconds for which tasks that go first may hold up the others; then the two kinds take turns
+RESERVE = 16  # calls that go on with something may have one more worker for each so many of the ceiling ...
+UTMOST = 4  # ... and, if they are stuck all the same, up to one for each so many
+STALE = 0.1  # the newest tasks go first while the oldest has waited for longer than this share of `max_wait` ...
+STANDING = 0.1  # ... at every look for so many seconds
+TURN = 8  # while the newest go first, one old task that may wait for longer is taken after so many others
+LOOKS = 0.05  # seconds between looks for tasks that have waited for too long ...
+LOOK = 2e-6  # ... and so many more for each task that waits
+ALL = sys.maxsize  # as many workers as there are: nobody is held back
+ROOM = 24  # nested calls that the plain core needs at most to take back a start that failed
 
 
 class Snapshot(NamedTuple):
-    """What the timekeeper learns about a pool.
+    """What the timekeeper learns about a pool."""
 
-    Attributes:
-        may_grow: Whether another worker may be started.
-        taken: How many tasks have been taken off the queue so far.
-        starting: How many of the workers have not begun to work.
-        blocked: How many of them wait for this very pool.
-        ahead: How many of the tasks that wait go first, if some of them go on with something.
-    """
-
-    may_grow: bool
+    may_grow: bool  # whether another worker may be started
     queued: int
-    taken: int
+    taken: int  # tasks taken off the queue so far
     workers: int
-    starting: int
+    starting: int  # those of the workers that have not begun to work
     idle: int
-    blocked: int
-    ahead: int
+    blocked: int  # those that wait for this very pool
+    ahead: int  # tasks that wait and go first, if some of them go on with something
 
 
 class Task(NamedTuple):
-    """A task that runs, or the oldest that waits.
+    """A task that runs, or the oldest that waits. Times are in monotonic seconds."""
 
-    Attributes:
-        since: When it was taken, sent away or queued (monotonic seconds).
-        thread: The thread of its worker; None if it is away, or waits.
-        blocked: Whether it waits for a future of this very pool.
-        abandoned: Since when nobody waits for it (monotonic seconds); 0 if somebody may.
-        call: What is called, and its arguments; None for each where that was not asked for, or is over.
-    """
-
-    since: float
-    thread: threading.Thread | None
+    since: float  # when it was taken, sent away or queued
+    thread: threading.Thread | None  # None if it is away, or waits
     lane: LaneCore | None
-    blocked: bool
-    abandoned: float
-    call: tuple[Any, Any]
+    blocked: bool  # whether it waits for a future of this very pool
+    abandoned: float  # since when nobody waits for it; 0 if somebody may
+    call: tuple[Any, Any]  # what is called, and its arguments; None for each where that was not asked for, or is over
 
 
 class Survey(NamedTuple):
@@ -156,121 +113,87 @@ def _call_of(future: FutureCore, known: bool) -> tuple[Any, Any]:
 
 
 class Pool:
-    """What an executor and its workers share: the queue, the parked workers and the counts.
+    """What an executor and its workers share: the queue, the parked workers and the counts. Times are monotonic."""
 
-    Attributes:
-        special: Whether `push` has to look closer: the pool is closed, broken or bounded, or its tasks' waits are.
-        searching: Whether a woken or newly started worker is on its way to the queue.
-        roused: How many workers were woken and have not come to the queue yet.
-        covered: Whether the timekeeper watches the pool, so that it need not be called.
-        at_ceiling: Whether the pool may not grow; the timekeeper looks rarely then, and is called anew once it may.
-        clock: Monotonic seconds, updated by `_arrange`, by workers that wake up and by the timekeeper: right to about a
-            tick while tasks wait, and when a worker wakes up. A clock call per task would be a tenth of its cost.
-        dead: How many futures in `front` and `queue` are done already: cancelled, or failed by `reject`.
-        front: Futures that have overtaken those in `queue`.
-        urgent: Whether some of these go on with something, unless there are none; see `ExecutorCore.offload`.
-        firsts: How many workers have a task in hand that has overtaken others.
-        passed: Whether one that goes first was taken since the last turn of one that they overtook.
-        timed: Whether tasks wait that may do so for a limited time only; `backlogs` are the lanes that hold such tasks.
-        sought: When all that waits is looked through for those that have waited for too long (monotonic seconds).
-        stale: Since when the oldest task has waited for too long at every look (monotonic seconds); 0 if it has not.
-        turned: How many tasks had been taken when one that may wait for longer last had its turn.
-        seekers: What waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
-        promised: The locks of submitters that have been woken, and have not yet taken the place kept for them.
-        ceiling: The most workers that the settings allow; `max_workers` are these and the `lent` ones beyond it, one
-            for each task of a lane that lifts the ceiling.
-        beyond: How many more there may be for calls that go on with something: a share of `ceiling`, and more while
-            these get no thread for too long.
-        surplus: Workers that should leave as soon as they have no task in hand.
-        allowed: How many workers may have a task in hand, or be on their way to one; `ALL` where none is held back. The
-            blocked do not count.
-        held: Whether a worker has to look closer before it takes another task: some are surplus or held back.
-        crowd: More workers than these are looked at although no task waits: they may all compute.
-        minded: Whether the timekeeper looks at them; it has to be called all the same once a task waits.
-        wrapping: Whether calls are wrapped before they are queued: tasks run in their submitter's context, or one out
-            of `every` is measured, and told to `record`; see `observe`.
-        skip: How many tasks come before the next that is measured. Threads that submit at once may miscount.
-        turned_away: Whether a task has found the queue full since the timekeeper last looked.
-        away: The tasks that another executor runs, and since when (monotonic seconds). They count as running.
-        spilled: Tasks that have been taken off the queue to run there so far; `returned` ones have come back.
-        mark: Tells of a call, its arguments and keyword arguments, whether it may run elsewhere; None where none may.
-        marked: Such tasks in the queue, oldest first.
-    """
-
-    def __init__(self, crew: ThreadStarter | None) -> None:
+    def __init__(self, crew: Any) -> None:
         if not cython.compiled:
             # Re-entrant: a finaliser or a signal handler may submit while its own thread is in a critical section.
             self.mutex: Any = threading.RLock()
-        # A weak reference, so that there is no cycle: executor and threads hold the crew, the crew holds the pool.
-        self.crew: Callable[[], ThreadStarter | None] = (lambda: None) if crew is None else weakref.ref(crew)
-        self.mark: Callable[[Any, Any, Any], bool] | None = None
-        self.record: Callable[[float, float], object] | None = None
+        # Returns the `Crew`. Weakly, or there would be a cycle: executor and threads hold the crew, the crew the pool.
+        self.crew: Callable[[], Any] = (lambda: None) if crew is None else weakref.ref(crew)
+        # Returns what to run elsewhere of a function, its arguments and keyword arguments, or None.
+        self.mark: Callable[[Any, Any, Any], object] | None = None
+        # Right to about a tick while tasks wait, and when a worker wakes up: `_arrange`, such workers and the
+        # timekeeper set it. A clock call per task would be a tenth of its cost.
         self.clock: float = 0.0
-        self.patience: float = 10.0
-        self.max_wait: float = 0.0
-        self.sought: float = 0.0
-        self.turned: int = -TURN
-        self.crowd: int = ALL
-        self.ceiling: int = 1
-        self.max_queue: int = -1
         self.min_workers: int = 0
         self.min_spare_workers: int = 0
-        self.every: int = 0
-        self.skip: int = 0
-        self.surplus: int = 0
-        self.passed: bool = False
+        self.ceiling: int = 1  # the most workers that the settings allow
+        self.patience: float = 10.0
+        self.max_queue: int = -1
+        self.max_wait: float = 0.0
+        self.slow_start: bool = False
+        self.rejecting: bool = False
+        self.contextual: bool = False  # whether tasks run in their submitter's context
+        self.wrapping: bool = False  # whether `_prepare` does more: for contexts, `record` or `mark`
+        self.special: bool = False  # whether `push` has to look closer
+        self.closed: bool = False
+        self.broken: bool = False
+        self.every: int = 0  # one task out of so many is measured, and told to `record`
+        self.record: Callable[[float, float], object] | None = None
+        self.skip: int = 0  # tasks before the next that is measured; threads that submit at once may miscount
+        self.crowd: int = ALL  # more workers than these are looked at although no task waits: they may all compute
+        self.surplus: int = 0  # workers that should leave as soon as they have no task in hand
+        self.held: bool = False  # whether a worker looks closer before it takes another task: see `_measure`
+        self.urgent: bool = False  # whether some in `front` go on with something; see `ExecutorCore.offload`
+        self.passed: bool = False  # whether one that goes first was taken since the last turn of one overtaken
+        self.sought: float = 0.0  # when all that waits is looked through for those that have waited for too long
+        self.turned: int = -TURN  # `taken` when an old one last had its turn, see `_choose_end`
         self.taken: int = 0
         self.failed: int = 0
         self.cancelled: int = 0
         self.rejected: int = 0
         self.expired: int = 0
         self.started: int = 0
-        self.spilled: int = 0
-        self.returned: int = 0
-        self.slow_start: bool = False
-        self.rejecting: bool = False
-        self.contextual: bool = False
-        self.wrapping: bool = False
-        self.special: bool = False
-        self.closed: bool = False
-        self.broken: bool = False
-        self.held: bool = False
-        self.urgent: bool = False
+        self.spilled: int = 0  # tasks taken off the queue to run elsewhere
+        self.returned: int = 0  # those of them that have come back
         self._begin([])
 
     def _begin(self, workers: list[Worker]) -> None:
         """Start without a task, and with the workers that there are."""
         self.workers: list[Worker] = workers
-        self.front: deque[FutureCore] = deque()
+        self.front: deque[FutureCore] = deque()  # those that have overtaken the ones in `queue`
         self.queue: deque[FutureCore] = deque()
         self.enqueue: Callable[[FutureCore], None] = self.queue.append
         self.oldest_first: Callable[[], FutureCore] = self.queue.popleft
         self.dequeue: Callable[[], FutureCore] = self.oldest_first
+        self.dead: int = 0  # futures in `front` and `queue` that are done: cancelled, or failed by `reject`
         self.parked: list[Worker] = []
+        # What waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
         self.seekers: deque[LockType | FutureCore] = deque()
-        self.promised: list[LockType] = []
+        self.promised: list[LockType] = []  # the locks of submitters for whom a place is kept
         self.idlers: list[LockType] = []
-        self.away: dict[FutureCore, float] = {}
-        self.marked: dict[FutureCore, None] = {}
-        self.backlogs: list[LaneCore] = []
-        self.stale: float = 0.0
-        self.allowed: int = ALL
-        self.max_workers: int = self.ceiling
+        self.away: dict[FutureCore, float] = {}  # tasks that another executor runs, which count as running; since when
+        self.marked: dict[FutureCore, Any] = {}  # those in the queue that may run elsewhere, oldest first: what to run
+        self.timed: bool = False  # whether tasks wait that may do so for a limited time only
+        self.backlogs: list[LaneCore] = []  # the lanes in which such tasks wait
+        self.stale: float = 0.0  # since when the oldest has waited for too long at every look; 0 if it has not
+        self.allowed: int = ALL  # workers that may have a task in hand, or be on their way to one, and are not blocked
+        self.max_workers: int = self.ceiling  # and the `lent` ones
+        self.lent: int = 0  # workers beyond `ceiling`: one for each task of a lane that lifts it
+        # More of them for calls that go on with something: a share of `ceiling`, and more while these are stuck.
         self.beyond: int = self.ceiling // RESERVE
         self.headcount: int = len(workers)
         self.retired: int = self.started - self.headcount
         self.starting: int = 0
-        self.roused: int = 0
+        self.roused: int = 0  # workers that were woken and have not come to the queue yet
+        self.searching: bool = False  # whether a woken or newly started worker is on its way to the queue
         self.blocked: int = 0
-        self.lent: int = 0
-        self.dead: int = 0
-        self.firsts: int = 0
-        self.searching: bool = False
-        self.covered: bool = False
-        self.at_ceiling: bool = False
-        self.minded: bool = False
-        self.turned_away: bool = False
-        self.timed: bool = False
+        self.firsts: int = 0  # workers with a task in hand that has overtaken others
+        self.covered: bool = False  # whether the timekeeper watches the pool, so that it need not be called
+        self.at_ceiling: bool = False  # whether it looks rarely, for the pool may not grow; called anew once it may
+        self.minded: bool = False  # whether it looks at a crowd; it has to be called all the same once a task waits
+        self.turned_away: bool = False  # whether a task has found the queue full since it last looked
 
     def configure(
         self,
@@ -311,18 +234,14 @@ class Pool:
         self.contextual = self.wrapping = True
 
     def observe(self, every: int, record: Callable[[float, float], object] | None) -> None:
-        """Measure one out of `every` tasks that are submitted from now on, by chance; none if that is 0.
-
-        After such a task `record(seconds waited, seconds run)` is called in the worker's thread; what it raises is
-        logged. Tasks of a map are turns of its workers, and not its items.
-        """
+        """Have `record(seconds waited, seconds run)` called in the worker after one in `every` tasks; 0 for none."""
         skip = gap(every)
         with self.mutex:
             # The last `record` may end with the call, but not under the mutex.
             before, self.record = self.record, record
             self.every = every
             self.skip = skip
-            self.wrapping = self.contextual or every > 0
+            self.wrapping = self.contextual or every > 0 or self.mark is not None
         del before
 
     def push(
@@ -338,19 +257,14 @@ class Pool:
         A submitter that waited for room with `waiter` takes the place that was kept for it. A task that is to wait
         `in_line` is held among the seekers while the queue is full; if `unbounded`, it is queued all the same.
 
-        Returns:
-            None, or why the task was not taken: "closed", "broken" or "full".
-
-        Raises:
-            RuntimeError: no worker could be started, and there is none that could take the task later.
+        Return why the task was not taken ("closed", "broken" or "full"), or None. Raise RuntimeError if there is no
+        worker and none could be started.
         """
         errand = None
         lane = future._lane
         wait = lane.max_wait if lane is not None and lane.max_wait > 0.0 else self.max_wait
         if wait > 0.0 and future._latest == 0.0:
             future.limit(Scope(wait))
-        if self.mark is not None:
-            self._find_mark(future)
         with self.mutex:
             if waiter is not None and waiter in self.promised:
                 self.promised.remove(waiter)
@@ -394,29 +308,14 @@ class Pool:
             self._run(errand, future)
         return refusal
 
-    def _find_mark(self, future: FutureCore) -> None:
-        """Note whether the call of a future has the mark; who cancels it meanwhile drops the call."""
-        call: tuple[Any, Any] = (None, None)
-        kwargs: Any = None
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                if future._code == PENDING:
-                    call = _call_of(future, True)
-                    kwargs = None if future._kwargs is True else future._kwargs
-            finally:
-                let_collector(collects)
-        fn, args = call
-        # Of a plain function it is known without a call.
-        future._marked = type(fn) is not FunctionType and self.mark is not None and self.mark(fn, args, kwargs)
-
     def _enter(self, future: FutureCore, first: bool) -> None:
         future._held = False
         future._queued_at = self.clock
         if future._latest > 0.0:
             self.timed = True
-        if self.mark is not None and future._marked:
-            self.marked[future] = None
+        if self.mark is not None and future._marked is not None:
+            self.marked[future] = future._marked
+            future._marked = None
         if not first:
             self.enqueue(future)
         elif future._lane is None and not future._looped:
@@ -426,10 +325,7 @@ class Pool:
             self.front.append(future)
 
     def _keep_time(self, lane: LaneCore) -> str | None:
-        """Under the mutex: have the timekeeper look for tasks of `lane` that wait there for too long; return an errand.
-
-        For a task among the seekers it watches already.
-        """
+        """Under the mutex: have the timekeeper look for tasks that wait in `lane` for too long; return an errand."""
         last = lane.backlog[-1]
         if lane in self.backlogs or last._latest == 0.0:
             return None
@@ -507,10 +403,7 @@ class Pool:
             self._tell_idlers()
 
     def _refusal(self) -> str | None:
-        """Under the mutex: return why a task cannot simply be queued, or None.
-
-        "grow" is no refusal: the task is queued, and a worker is started for it at once.
-        """
+        """Under the mutex: return why a task cannot be queued, or None; "grow" if it can, with another worker."""
         if self.broken:
             return "broken"
         if self.closed:
@@ -609,12 +502,10 @@ class Pool:
         return self._engaged() + more <= self.allowed and (len(self.front) > 0 or self._has_place(more))
 
     def admit(self, allowed: int) -> None:
-        """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end.
-
-        A closed pool holds nobody back: its workers leave instead of parking.
-        """
+        """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end."""
         errand = None
         with self.mutex:
+            # The workers of a closed pool leave instead of parking.
             self.allowed = ALL if self.closed else max(1, allowed)
             self._measure()
             if self._waiting() > 0 and self.parked and not self.searching and self._has_room(1):
@@ -622,11 +513,7 @@ class Pool:
         self._run(errand, None)
 
     def leave_alone(self) -> bool:
-        """Have the timekeeper called again if workers are woken while the pool is crowded.
-
-        Returns:
-            False if tasks wait in lanes that may do so for a limited time only: they have to be looked at.
-        """
+        """Have the timekeeper called again if a crowd's workers are woken; False if it has to look at `backlogs`."""
         with self.mutex:
             self.minded = len(self.backlogs) > 0
             return not self.minded
@@ -701,10 +588,11 @@ class Pool:
     def _special(self) -> None:
         self.special = self.closed or self.broken or self.max_queue >= 0 or self.mark is not None or self.max_wait > 0.0
 
-    def look_for(self, mark: Callable[[Any, Any, Any], bool]) -> None:
-        """Keep the tasks from now on for `take_marked` whose call, arguments and keyword arguments have the `mark`."""
+    def look_for(self, mark: Callable[[Any, Any, Any], object]) -> None:
+        """Keep the tasks from now on for `take_marked` for whose calls `mark` returns something."""
         with self.mutex:
             self.mark = mark
+            self.wrapping = True
             self._special()
 
     def _measure(self) -> None:
@@ -745,8 +633,7 @@ class Pool:
     def unreserve(self, searching: bool, future: FutureCore | None, bounded: bool) -> bool:
         """Give back the place of a worker that could not be started; the timekeeper tries again while tasks wait.
 
-        Returns:
-            True if `future` was taken off the queue, because no worker is left or it has no place there (`bounded`).
+        Return whether `future` was taken off the queue, because no worker is left or it has no place there (`bounded`).
         """
         with self.mutex:
             self.headcount -= 1
@@ -932,10 +819,7 @@ class Pool:
 
     @cython.locals(worker=Worker, leaver=Worker)
     def wait_counted(self, wait: Callable[..., Any], *args: Any) -> Any:
-        """Return `wait(*args)`; a worker that calls this counts as blocked meanwhile, and another may take its place.
-
-        A worker that is one too many afterwards leaves when it has no task in hand.
-        """
+        """Return `wait(*args)`; a worker that calls this counts as blocked meanwhile, and another may stand in."""
         if not self.runs_here():
             return wait(*args)
         worker = _here.worker
@@ -1018,11 +902,7 @@ class Pool:
         return found
 
     def _choose_end(self, now: float) -> None:
-        """Under the mutex: have the newest tasks taken first while the queue stands, and the oldest otherwise.
-
-        The one who asked for the oldest has left by then, or is about to. CoDel's sign of a standing queue, and what
-        Facebook's servers do then.
-        """
+        """Under the mutex: have the newest tasks taken first while the queue stands: who wants the oldest gives up."""
         waited = now - self._oldest()._queued_at if self._waiting() > 0 and self.max_wait > 0.0 else 0.0
         if waited <= STALE * self.max_wait:
             self.stale = 0.0
@@ -1041,11 +921,7 @@ class Pool:
         return 0.0 < self.stale <= now - STANDING
 
     def widen(self) -> bool:
-        """Let one more worker be started for calls that go on with something, until none waits any more.
-
-        Returns:
-            False if there may be no more.
-        """
+        """Let one more worker be started for calls that go on with something; return False if there may be none."""
         with self.mutex:
             if not 0 < self.beyond < self.ceiling // UTMOST:
                 return False
@@ -1115,10 +991,9 @@ class Pool:
 
     @cython.locals(future=FutureCore, worker=Worker, each=LaneCore)
     def waiting(self, lane: LaneCore | None = None, in_hand: bool = False) -> list[FutureCore]:
-        """Return the pending futures, of one lane or of all: those held in lanes, and those in the queue, oldest first.
+        """Return the pending futures, of one lane or of all, oldest first; those that workers have `in_hand` follow.
 
-        Those of the tasks that workers have `in_hand` follow if they are asked for. Held futures among the seekers are
-        not there; a pool that is closed or has no worker has no seekers.
+        Held futures among the seekers are not there; a pool that is closed or has no worker has no seekers.
         """
         held: list[FutureCore] = []
         running: list[FutureCore] = []
@@ -1183,10 +1058,9 @@ class Pool:
             future.reject(error)
 
     def await_idle(self, timeout: float, lane: LaneCore | None = None, remaining: int = -1) -> bool:
-        """Wait up to `timeout` seconds (-1: for ever) until nothing is queued and nothing runs.
+        """Wait up to `timeout` seconds (-1: for ever) until nothing, or nothing of `lane`, is queued or runs.
 
-        With a `lane`, nothing of that. With a number of `remaining` workers, until no task waits or is away and there
-        are no more than so many.
+        With a number of `remaining` workers, until no task waits or is away and there are no more than so many.
         """
         reason = None if timeout == 0 else self.forbids()
         deadline = monotonic() + timeout
@@ -1228,10 +1102,7 @@ class Pool:
                 self.dead -= 1
 
     def retry_after(self) -> float:
-        """Return after how many seconds a caller that is refused may try again: for as long as a task waits now.
-
-        Some tasks may wait for longer than `max_wait`; other callers need not.
-        """
+        """Return after how many seconds a caller that is refused may try again: for as long as a task waits now."""
         with self.mutex:
             collects = hold_collector()
             try:
@@ -1378,22 +1249,17 @@ class Pool:
         return False
 
     def take_marked(self, before: float) -> tuple[Any, ...] | None:
-        """Take the oldest marked task that was queued before `before` off the queue, to be run elsewhere.
-
-        The task runs from now on; `bring_home` or `take_back` has to follow.
-
-        Returns:
-            (the future, what is called, its arguments, its keyword arguments, its context), or None.
-        """
+        """Take the oldest marked task queued before `before` off the queue; return it, what is to run, its context."""
+        # It runs from now on: `bring_home` or `take_back` has to follow.
         with self.mutex:
-            found: Any = None
-            for future in self.marked:
-                found = future
+            for found in self.marked:
+                if found._queued_at >= before:
+                    return None
                 break
-            if found is None or found._queued_at >= before:
+            else:
                 return None
             found._code = RUNNING
-            del self.marked[found]
+            call = self.marked.pop(found)
             # Its place in the queue stays behind; to take it out of the middle would cost a search.
             self.dead += 1
             self.taken += 1
@@ -1402,8 +1268,7 @@ class Pool:
             if self.seekers:
                 self._make_room()
         self.sweep(found)
-        kwargs = None if found._kwargs is True else found._kwargs
-        return found, found._fn, found._packed(), kwargs, found._given_context(False)
+        return found, call, found._given_context(False)
 
     def bring_home(self, future: FutureCore, value: Any, error: BaseException | None, cancels: bool = False) -> None:
         """Finish a task that was away, or cancel it; count it once its callbacks are done."""
@@ -1430,13 +1295,8 @@ class Pool:
                         self._rouse_all()
             self._run(errand, None)
 
-    def take_back(self, future: FutureCore, fn: Any, args: Any, kwargs: Any) -> bool:
-        """Queue a task that was away, with a call that is not marked, before all others; it keeps its age.
-
-        Returns:
-            False if the pool is broken; the task is still away then.
-        """
-        future._drop_call()
+    def take_back(self, future: FutureCore) -> bool:
+        """Queue a task that was away before all others, to be made here; False, and still away, if broken."""
         errand = None
         with self.mutex:
             if self.broken:
@@ -1444,7 +1304,6 @@ class Pool:
             if self.away.pop(future, None) is None:
                 # It was left with the parent of a fork.
                 return True
-            future._fn, future._args, future._kwargs = fn, args, kwargs
             future._code = PENDING
             # It has begun in time.
             future._latest = 0.0
@@ -1521,10 +1380,7 @@ if not cython.compiled:
 
 @cython.locals(future=FutureCore, lane=LaneCore)
 def _search(pool: Pool, futures: list[FutureCore], lanes: set[LaneCore]) -> None:
-    """Add all unfinished futures, and the lanes, of a pool that was being changed when the process forked.
-
-    A thread that stayed with the parent may have been moving futures that are on no queue now.
-    """
+    """Add all unfinished futures, and the lanes, of a pool: a thread of the parent may have been moving some."""
     for thing in gc.get_objects():
         # Not isinstance, which reads `__class__` of the object: a proxy would run code of its own.
         if issubclass(type(thing), FutureCore):

@@ -17,22 +17,15 @@ from ebbpool._errors import QueueTimeout
 
 
 class Scope:
-    """What may end one call early.
-
-    Attributes:
-        asked: When the call was submitted (monotonic seconds, as `deadline`).
-        max_wait: For how many seconds it may wait.
-        deadline: When it is to be over.
-        cancelled: Whether somebody has cancelled it, or its deadline has passed.
-    """
+    """What may end one call early: after seconds of waiting, or seconds from now on."""
 
     __slots__ = ("__weakref__", "_callbacks", "asked", "cancelled", "deadline", "max_wait")
 
     def __init__(self, max_wait: float = inf, deadline: float = inf) -> None:
         self.asked: float = monotonic()
         self.max_wait: float = max_wait
-        self.deadline: float = self.asked + deadline
-        self.cancelled: bool = False
+        self.deadline: float = self.asked + deadline  # in monotonic seconds
+        self.cancelled: bool = False  # whether somebody has cancelled the call, or its deadline has passed
         self._callbacks: dict[object, Callable[[], object]] = {}
 
     def latest(self) -> float:

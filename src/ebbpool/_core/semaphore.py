@@ -16,23 +16,18 @@ import os
 import sys
 import threading
 from _thread import allocate_lock, get_ident
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-if TYPE_CHECKING:
-    from ebbpool._core import uncompiled as cython
-else:
-    try:
-        import cython
-    except ImportError:
-        from ebbpool._core import uncompiled as cython
+from ebbpool._core import uncompiled as cython
+
+if not TYPE_CHECKING and cython.compiled:
+    import cython
 if not cython.compiled:
     # For compiled code semaphore_c.pxd declares this.
     from time import monotonic
 
 from ebbpool._checks import no_copy, time_limit
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 COMPILED = bool(cython.compiled)
 
@@ -45,12 +40,7 @@ _survivor = 0
 
 
 def permits(name: str, value: Any) -> int:
-    """Return `value` as a number of permits; any negative value becomes -1.
-
-    Raises:
-        TypeError: `value` is no integer.
-        ValueError: `value` is greater than `MOST`.
-    """
+    """Return `value`, an integer of at most `MOST`, as a number of permits; any negative one becomes -1."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -61,25 +51,18 @@ def permits(name: str, value: Any) -> int:
 
 
 class Waiter:
-    """A thread that waits for a permit.
-
-    Attributes:
-        bell: A lock that the waiter waits for; it is free only when the waiter has been rung for.
-        rung: Whether the bell has been rung and the waiter has not yet looked at the permits.
-        granted: Whether it has its permit; it is then no longer among the waiters.
-        starved: Whether it was rung for once and found the permit gone.
-        thread: The waiting thread.
-        forks: How many forks this process had been through when the wait began.
-    """
+    """A thread that waits for a permit."""
 
     __slots__ = ("bell", "forks", "granted", "rung", "starved", "thread")
 
     def __init__(self) -> None:
-        self.bell = allocate_lock()
+        self.bell = allocate_lock()  # free only when the waiter has been rung for
         self.bell.acquire()
-        self.rung = self.granted = self.starved = False
+        self.rung = False  # whether it has been rung for and has not yet looked at the permits
+        self.granted = False  # whether it has its permit; it is then no longer among the waiters
+        self.starved = False  # whether it was rung for once and found the permit gone
         self.thread = get_ident()
-        self.forks = _forks
+        self.forks = _forks  # those that this process had been through when the wait began
 
 
 class SemaphoreCore:
@@ -219,10 +202,11 @@ class SemaphoreCore:
         self._serve(False)
 
     def _strike(self, waiter: Waiter) -> None:
-        for place in range(len(self._waiters)):
-            if self._waiters[place] is waiter:
-                del self._waiters[place]
-                break
+        try:
+            self._waiters.remove(waiter)
+        except ValueError:
+            # A signal handler has served it meanwhile.
+            pass
 
     def _head(self) -> Waiter | None:
         """Return the waiter whose turn it is, or None; drop waiters whose threads stayed with the parent of a fork."""
@@ -285,7 +269,8 @@ class Semaphore(SemaphoreCore):
 
     def __repr__(self) -> str:
         cls = type(self)
-        return f"<{cls.__module__}.{cls.__qualname__} at {id(self):#x}: value={self._value}>"
+        most = f"/{self._initial_value}" if isinstance(self, BoundedSemaphore) else ""
+        return f"<{cls.__module__}.{cls.__qualname__} at {id(self):#x}: value={self._value}{most}>"
 
 
 class BoundedSemaphore(Semaphore):
@@ -296,10 +281,6 @@ class BoundedSemaphore(Semaphore):
     def __init__(self, value: int = 1) -> None:
         super().__init__(value)
         self._initial_value = self._value
-
-    def __repr__(self) -> str:
-        cls = type(self)
-        return f"<{cls.__module__}.{cls.__qualname__} at {id(self):#x}: value={self._value}/{self._initial_value}>"
 
 
 def _after_fork_in_child() -> None:

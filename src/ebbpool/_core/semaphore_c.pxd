@@ -29,7 +29,6 @@ cdef class SemaphoreCore:
     cdef bint _wait(self, object timeout) except -1
     cdef bint _try_take(self, Waiter waiter, bint rung) except -1
     cdef _give_up(self, Waiter waiter)
-    @cython.locals(place=Py_ssize_t)
     cdef _strike(self, Waiter waiter)
     @cython.locals(head=Waiter)
     cdef Waiter _head(self)

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from _thread import LockType, allocate_lock
 from collections import deque
+from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
-if TYPE_CHECKING:
-    from ebbpool._core import uncompiled as cython
-else:
-    try:
-        import cython
-    except ImportError:
-        from ebbpool._core import uncompiled as cython
+from ebbpool._core import uncompiled as cython
+
+if not TYPE_CHECKING and cython.compiled:
+    import cython
 if not cython.compiled:
     # For compiled code timers_c.pxd declares these.
     from ebbpool._core.uncompiled import CANCELLED, fence
 
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
-
-
-FOLD = 128
-"""How many new entries, and how many swept ones, one visit deals with: looks at pools must not wait for more."""
-VOID = 64
-"""The heap is swept if at least so many entries are void, and they are half of it."""
+FOLD = 128  # new entries, and swept ones, that one visit deals with: looks at pools must not wait for more
+VOID = 64  # the heap is swept if at least so many entries are void, and they are half of it
 
 
 class Book(Protocol):
@@ -36,11 +28,9 @@ class Book(Protocol):
 
     def wants(self, thing: Any) -> bool:
         """Return whether `thing` still waits for its time; asked in the timekeeper's thread."""
-        ...
 
     def fire(self, thing: Any) -> None:
         """Deal with `thing`, whose time has come, in the timekeeper's thread. Must not block or run user code."""
-        ...
 
 
 Entry = tuple[float, int, Book, Any]
@@ -128,16 +118,11 @@ class Alarms:
 
 
 class KeeperCore:
-    """The part of the timekeeper that every delayed call passes.
-
-    Attributes:
-        clock: Seconds, from any origin; never goes back.
-        exiting: Whether the interpreter exits, so that no delayed call is taken any more.
-    """
+    """The part of the timekeeper that every delayed call passes."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock: Callable[[], float] = clock
-        self.exiting: bool = False
+        self.clock: Callable[[], float] = clock  # seconds, from any origin; never goes back
+        self.exiting: bool = False  # whether the interpreter exits, and no delayed call is taken any more
         self.forget()
 
     def forget(self) -> None:
@@ -153,13 +138,7 @@ class KeeperCore:
         raise NotImplementedError
 
     def call_at(self, due: float, book: Book, thing: Any) -> None:
-        """Have `book.fire(thing)` called in the timekeeper's thread, not before its clock says `due`.
-
-        While the thread runs this takes no lock. It rings the bell only if the thread would sleep too long.
-
-        Raises:
-            RuntimeError: No thread can be started; the entry is there all the same.
-        """
+        """Have `book.fire(thing)` called in the timekeeper's thread at `due`; takes no lock while the thread runs."""
         crowded = self._alarms.add(due, book, thing)
         if cython.compiled:
             fence()
@@ -184,36 +163,22 @@ class KeeperCore:
 
 
 class Timers:
-    """The delayed calls and schedules of one pool. Every method may be called by any thread.
-
-    Attributes:
-        keeper: The timekeeper, whose thread queues what is due.
-        waiting: The futures that wait for their time, and their executor, which is kept alive for the call.
-        schedules: The schedules that have not ended.
-    """
+    """The delayed calls and schedules of one pool. Every method may be called by any thread."""
 
     def __init__(self, keeper: KeeperCore) -> None:
         self.keeper: KeeperCore = keeper
-        self.waiting: dict[Any, Any] = {}
-        self.schedules: dict[Any, None] = {}
+        self.waiting: dict[Any, Any] = {}  # futures, and their executor, which is kept alive for the call
+        self.schedules: dict[Any, None] = {}  # those that have not ended
 
     def prepare(self) -> None:
-        """Start the timekeeper's thread if it does not run.
-
-        Raises:
-            RuntimeError: The interpreter exits, or no thread can be started.
-        """
+        """Start the timekeeper's thread if it does not run; RuntimeError if none can be, or the interpreter exits."""
         if self.keeper.exiting:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
         if self.keeper._thread is None:
             self.keeper.start()
 
     def add(self, executor: Any, future: Any, due: float) -> None:
-        """Have the held `future` queued once the keeper's clock says `due`; it is cancelled if the pool is shut down.
-
-        Raises:
-            RuntimeError: The interpreter exits, or no thread can be started.
-        """
+        """Have the held `future` queued once the keeper's clock says `due`, or cancelled if the pool is shut down."""
         self.prepare()
         self.waiting[future] = executor
         try:
@@ -254,12 +219,9 @@ class Timers:
             self.waiting.pop(thing, None)
 
     def close(self, error: BaseException | None = None) -> tuple[int, int]:
-        """Cancel the calls whose time has not come, or fail them with `error`, and end the schedules.
+        """Cancel the calls whose time has not come, or fail them with `error`, and end the schedules; count both.
 
         The pool has to be closed already. Callbacks of the futures run in the calling thread.
-
-        Returns:
-            How many calls, and how many schedules, were ended.
         """
         calls = 0
         schedules = sum(task.stop(error) for task in list(self.schedules))

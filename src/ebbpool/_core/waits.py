@@ -1,24 +1,24 @@
-"""Replaces the event in `wait` and `as_completed`: a worker counts as blocked, and who must not wait gets an error.
-
-Not compiled: nothing here is on the way of a task.
-"""
+"""What the calling thread is, and waits as they are in it: a worker counts as blocked, some threads must not wait."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import threading
-
     from ebbpool._core.pool import Pool
 
 
-class Observers(list[Any]):
-    """A future's waiters as `concurrent.futures.wait` and `as_completed` install them.
+class Here(threading.local):
+    """What the calling thread is. The defaults spare each look in other threads the making of an `AttributeError`."""
 
-    Where a worker is about to wait for a future of its own pool, or a thread that must not wait, its event is replaced.
-    """
+    worker: Any = None
+    keeps_time: bool = False
+
+
+class Observers(list[Any]):
+    """A future's waiters as `wait` and `as_completed` install them: the events of some threads are replaced."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__()
@@ -29,6 +29,15 @@ class Observers(list[Any]):
         if minded and getattr(waiter.event, "pool", None) is not self._pool:
             waiter.event = _PoolEvent(waiter.event, self._pool)
         super().append(waiter)
+
+    def tell(self, future: Any, cancelled: bool, error: BaseException | None) -> None:
+        for waiter in self:
+            if cancelled:
+                waiter.add_cancelled(future)
+            elif error is not None:
+                waiter.add_exception(future)
+            else:
+                waiter.add_result(future)
 
 
 class _PoolEvent:

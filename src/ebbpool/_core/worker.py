@@ -5,65 +5,54 @@ from __future__ import annotations
 import sys
 import threading
 from _thread import LockType, allocate_lock
+from collections.abc import Callable
 from concurrent.futures._base import LOGGER
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from ebbpool._core import uncompiled as cython
-else:
-    try:
-        import cython
-    except ImportError:
-        from ebbpool._core import uncompiled as cython
+from ebbpool._core import uncompiled as cython
+
+if not TYPE_CHECKING and cython.compiled:
+    import cython
 if not cython.compiled:
     # For compiled code worker_c.pxd declares these.
     from time import monotonic
 
     if TYPE_CHECKING:
         from ebbpool._core.pool import Pool
-
-    from ebbpool._core.future import _NOBODY, FutureCore, _here, _trimmed
+        from ebbpool._core.scope import Scope
+    from ebbpool._core.future import _NOBODY, FutureCore, _here
     from ebbpool._core.uncompiled import FINISHED, PENDING, RUNNING, breathe, called, called_with, enter, fence, leave
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ebbpool._core.scope import Scope
-
 
 GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
-class Worker:
-    """One thread's place in a pool.
+def _trimmed(error: BaseException) -> BaseException:
+    # Without the worker's own frame, by which the error would keep alive whatever the worker does next.
+    trace = error.__traceback__
+    return error if trace is None else error.with_traceback(trace.tb_next)
 
-    Attributes:
-        bell: A lock that the worker waits for while it is parked; it is free only when the worker has been woken.
-        current: The task in hand, until its callbacks are done.
-        since: When the task in hand was taken (monotonic seconds).
-        patience: Seconds to stay parked; below zero, for ever.
-        fresh: Whether `Pool._arrived` has something to clear.
-        first: Whether the task in hand has overtaken others.
-        waits: How many waits for its own pool it is in, one within the other.
-    """
+
+class Worker:
+    """One thread's place in a pool."""
 
     def __init__(self, pool: Pool, searching: bool) -> None:
         self.pool = pool
+        # It waits for this lock while it is parked, which is free only when it has been woken.
         self.bell: LockType = allocate_lock()
         self.bell.acquire()
         self.thread: threading.Thread = threading.main_thread()
-        self.current: FutureCore | None = None
-        self.since: float = 0.0
-        self.patience: float = 0.0
-        self.waits: int = 0
+        self.current: FutureCore | None = None  # the task in hand, until its callbacks are done
+        self.since: float = 0.0  # when that was taken (monotonic seconds)
+        self.first: bool = False  # whether it has overtaken others
+        self.patience: float = 0.0  # seconds to stay parked; below zero, for ever
+        self.waits: int = 0  # waits for its own pool, one within the other
         self.searching = searching
         self.starting: bool = True
-        self.fresh: bool = True
+        self.fresh: bool = True  # whether `Pool._arrived` has something to clear
         self.parked: bool = False
         self.roused: bool = False
         self.expired: bool = False
         self.leaving: bool = False
-        self.first: bool = False
 
     # Safe without `nonecheck`: nothing here is None where one of its attributes is read.
     @cython.nonecheck(False)
@@ -248,20 +237,14 @@ def gap(every: int) -> int:
 
 
 class Probe:
-    """A call that is measured.
-
-    Attributes:
-        fn: What is called.
-        record: Told how long the task waited and how long it ran, in seconds.
-        made: When it was submitted (monotonic seconds).
-    """
+    """A call that is measured: `record` is told how long it waited and how long it ran, in seconds."""
 
     def __init__(self, fn: Callable[..., Any], record: Callable[[float, float], object]) -> None:
         self.fn = fn
         self.record = record
         self.made = monotonic()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         begun = monotonic()
         try:
             return self.fn(*args, **kwargs)

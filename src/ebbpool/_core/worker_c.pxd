@@ -5,11 +5,13 @@ cimport cython
 cdef Py_ssize_t gap(Py_ssize_t every) except -1
 
 from cpython.time cimport monotonic
-from ebbpool._core.future_c cimport FutureCore, _here, _NOBODY, _trimmed, breathe
+from ebbpool._core.future_c cimport FutureCore, _here, _NOBODY, breathe
 from ebbpool._core.native_c cimport FINISHED, PENDING, RUNNING, called, called_with, enter, fence, leave
 from ebbpool._core.pool_c cimport Pool
 
 cdef bint GIL
+
+cdef object _trimmed(object error)
 
 
 cdef class Worker:

@@ -140,7 +140,7 @@ class Interruptible:
         functools.update_wrapper(self, fn, updated=())
         self.fn = fn
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         scope = current_scope(True)
         if scope is None:
             return self.fn(*args, **kwargs)

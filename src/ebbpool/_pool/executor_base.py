@@ -109,8 +109,9 @@ class ExecutorBase(ExecutorCore):
         )
 
     def _runs_here(self) -> bool:
+        """Return whether the calling thread runs a task of this pool."""
         # A callback of a task that was away runs in a thread of the other executor.
-        return super()._runs_here() or spill.finishes_here(self._pool)
+        return self._pool.runs_here() or spill.finishes_here(self._pool)
 
     def _instrumented(
         self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

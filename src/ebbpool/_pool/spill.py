@@ -21,7 +21,7 @@ from types import BuiltinMethodType, MethodType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from ebbpool._checks import finite_seconds
-from ebbpool._core.accel import Pool, Probe
+from ebbpool._core.accel import LoopCall, Pool, Probe
 from ebbpool._pool.lifecycle import Registered
 from ebbpool._pool.running import called_name
 from ebbpool._pool.threads import WorkerThread
@@ -52,7 +52,7 @@ class Spillable:
         functools.update_wrapper(self, fn, updated=())
         self.fn = fn
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -163,7 +163,7 @@ class Spill:
         # Weakly: the crew holds this. What is away holds the crew, so that what comes back finds its pool with it.
         self._crew = weakref.ref(crew)
         self._pool = crew.pool
-        self._pool.look_for(lambda *call: marked_call(*call) is not None)
+        self._pool.look_for(marked_call)
         self.target: Any = target
         # Of a lane, its executor.
         self._place: Any = getattr(target, "executor", target)
@@ -266,15 +266,7 @@ class Spill:
         others = 0 if queue is None else max(0, queue.qsize() - away)
         return int(self.target._max_workers) - away - others
 
-    def _hand_over(
-        self, crew: Registered, future: Any, fn: Any, args: Any, kwargs: Any, context: Context | None
-    ) -> None:
-        here = fn, args, kwargs
-        call = marked_call(*here)
-        if call is None:
-            # A partial that has been changed since.
-            self._return(crew, future, here)
-            return
+    def _hand_over(self, crew: Registered, future: Any, call: MarkedCall, context: Context | None) -> None:
         context = context if call.context is None else call.context
         place = Context() if context is None else context.copy()
         try:
@@ -284,19 +276,19 @@ class Spill:
                 # A process pool would report a call that cannot be pickled as the task's outcome. So try it here first.
                 pickle.dumps((sent, call.args, call.kwargs))
             there = place.run(self.target.submit, sent, *call.args, **call.kwargs)
-            there.add_done_callback(partial(self._ended, crew, future, here))
+            there.add_done_callback(partial(self._ended, crew, future, call))
         except BaseException as error:
             # RecursionError is a RuntimeError, but comes from pickling, and not from an executor that refuses the call.
             refused = isinstance(error, RuntimeError) and not isinstance(error, RecursionError)
-            self._give_back(crew, future, here, error, refused)
+            self._give_back(crew, future, call, error, refused)
 
-    def _ended(self, crew: Registered, future: Any, here: tuple[Any, Any, Any], there: Any) -> None:
+    def _ended(self, crew: Registered, future: Any, call: MarkedCall, there: Any) -> None:
         """Take the outcome, or the task if it was not made; in whatever thread the other executor calls back."""
         cancelled = there.cancelled()
         error = None if cancelled else there.exception()
         if cancelled or self._is_loss(error):
             reason = error or BrokenExecutor("it was cancelled there")
-            self._give_back(crew, future, here, reason, True)
+            self._give_back(crew, future, call, reason, True)
         else:
             self._pause = 0.0
             self._finish(future, None if error is not None else there.result(), error)
@@ -323,14 +315,14 @@ class Spill:
         return type(error.__cause__).__name__ != "RemoteTraceback"
 
     def _given_up(self, future: Any) -> bool:
-        return self.discards or bool(future._unwanted())
+        return self.discards or (isinstance(future, LoopCall) and future._unwanted())
 
-    def _return(self, crew: Registered, future: Any, here: tuple[Any, Any, Any]) -> bool:
+    def _return(self, crew: Registered, future: Any) -> bool:
         """Queue a task that was away; return False if it is cancelled, or failed, because the pool takes it no more."""
         if self._given_up(future):
             self._finish(future, None, None, True)
             return False
-        if not self._pool.take_back(future, *here):
+        if not self._pool.take_back(future):
             self._finish(future, None, BrokenThreadPool(crew.cause))
             return False
         if self._given_up(future):
@@ -338,18 +330,16 @@ class Spill:
             future.cancel()
         return True
 
-    def _give_back(
-        self, crew: Registered, future: Any, here: tuple[Any, Any, Any], reason: BaseException, refused: bool
-    ) -> None:
+    def _give_back(self, crew: Registered, future: Any, call: MarkedCall, reason: BaseException, refused: bool) -> None:
         first = self._pause == 0.0
         if refused:
             self._pause = min(LAST_PAUSE, 2 * self._pause or FIRST_PAUSE)
             self._paused_until = monotonic() + self._pause
-        back = self._return(crew, future, here)
+        back = self._return(crew, future)
         if crew.owner() is None and not self._pool.closed:
             # The executor was collected. Its pool had no threads then that would have had to be told.
             self._pool.close()
-        name = called_name(*here[:2])
+        name = called_name(call.fn)
         if refused and first and back:
             LOGGER.warning(
                 "%s came back to pool %r from %r, and now runs locally: %s", name, crew.name, self.target, reason
