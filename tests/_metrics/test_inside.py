@@ -259,12 +259,12 @@ def test_what_cannot_be_read_harms_nobody(world: World, caplog: pytest.LogCaptur
 
 def test_a_report_shows_what_stats_shows(world: World) -> None:
     with busy_pool() as pool:
-        found = world.hear(1, service.reporter(0)())["web"]
+        found = world.hear(1, source.reporter(0)())["web"]
         assert {key: found[key] for key in expected(pool)} == expected(pool)
 
 
 def test_the_last_tasks_of_a_pool_are_counted(world: World) -> None:
-    report = service.reporter(1)
+    report = source.reporter(1)
     pool = AdaptiveExecutor(thread_name_prefix="brief")
     assert world.hear(1, report())["brief"][DONE] == 0
     for _ in range(10):
@@ -279,15 +279,15 @@ def test_the_last_tasks_of_a_pool_are_counted(world: World) -> None:
 
 
 def test_a_child_forgets_the_labels_of_pools_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "SHOWN", 0.0)
-    report = service.reporter(0)
+    monkeypatch.setattr(source, "SHOWN", 0.0)
+    report = source.reporter(0)
     with AdaptiveExecutor(thread_name_prefix="brief"):
         assert b'"brief"' in report()
     eventually(lambda: b'"brief"' not in report())
 
 
 def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted(world: World) -> None:
-    report = service.reporter(0)
+    report = source.reporter(0)
     pool = AdaptiveExecutor(thread_name_prefix="forgotten")
     with Gate() as gate:
         gate.hold(pool)

@@ -82,4 +82,4 @@ def without_times(found: dict[tuple[str, str, str], float]) -> dict[tuple[str, s
 
 def sampled(pool: AdaptiveExecutor) -> list[int]:
     """One in how many tasks each observer of a pool is told of."""
-    return [every for every, _ in source._observers.get(crew_of(pool), [])]
+    return list(source._observers.get(crew_of(pool), {}).values())

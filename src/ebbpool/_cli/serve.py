@@ -171,7 +171,7 @@ def _figures(metrics: socket.socket | None) -> Iterator[None]:
     if metrics is None:
         yield
         return
-    from ebbpool._metrics.endpoint import endpoint
+    from ebbpool._metrics.service import endpoint
     from ebbpool._metrics.source import Source
 
     with endpoint(metrics, Source(None).read, histograms=False):
