@@ -277,12 +277,12 @@ def test_why_a_process_cannot_be_attached_to(
 @needs_proc
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a directory away")
 def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
-    from ebbpool._top import attaching
+    from ebbpool._top import processes
 
     monkeypatch.setattr(tempfile, "tempdir", str(short_path))
-    monkeypatch.setattr(attaching, "owner_of", lambda _: (65534, 65534))
+    monkeypatch.setattr(processes, "owner_of", lambda _: (65534, 65534))
     monkeypatch.setattr(sys, "remote_exec", lambda *_: None, raising=False)
-    attached = attaching.Attached(os.getpid())
+    attached = processes.Attached(os.getpid())
     theirs = Path(attached.path).parent
     ours = theirs.parent
     assert [(path.stat().st_uid, path.stat().st_mode & 0o777) for path in (ours, ours / "script.py", theirs)] == [
@@ -336,13 +336,13 @@ needs_attaching = pytest.mark.skipif(not hasattr(sys, "remote_exec"), reason="th
 @pytest.fixture
 def temporary(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory for temporary files; the test is skipped where the system lets nobody attach."""
-    from ebbpool._top import attaching, client
+    from ebbpool._top import processes
 
     monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     with program("import time\nprint(1, flush=True)\nwhile True: time.sleep(0.01)") as process:
         try:
-            attaching.Attached(process.pid).close(True)
-        except client.Failed as error:
+            processes.Attached(process.pid).close(True)
+        except processes.Failed as error:
             if "ptrace" in str(error):
                 pytest.skip("the system lets nobody attach to a process")
     return short_path
@@ -383,11 +383,11 @@ def test_what_hangs_is_seen_from_outside(top: Top, monkeypatch: pytest.MonkeyPat
 
 @needs_attaching
 def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
-    from ebbpool._top import attaching, client
+    from ebbpool._top import client, processes
 
     with unprepared("import ebbpool; pool = ebbpool.AdaptiveExecutor(3, 'unprepared')") as there:
         pid = there.pid
-        attached = attaching.Attached(pid)
+        attached = processes.Attached(pid)
         with closing(client.Client(attached.path, pid, attached)) as asking:
             asking.ask()
             # Its main thread waits for a line, and comes to the script after that.
@@ -397,9 +397,9 @@ def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
             snapshot = asking.take(TIMEOUT)
             assert snapshot is not None
             assert [pool["name"] for pool in snapshot["pools"]] == ["unprepared"]
-            assert client.find(pid) == attached.path
+            assert processes.find(pid) == attached.path
         eventually(lambda: go_on(there) == 1, "it stops listening when the last one has left")
-        assert client.find(pid) is None
+        assert processes.find(pid) is None
     assert list(temporary.iterdir()) == []
 
 
@@ -415,10 +415,10 @@ def test_a_process_without_ebbpool_says_so(temporary: Path, top: Top) -> None:
 
 @needs_attaching
 def test_one_who_leaves_before_the_process_comes_to_it_leaves_nothing(temporary: Path) -> None:
-    from ebbpool._top import attaching
+    from ebbpool._top import processes
 
     with unprepared("import ebbpool") as there:
-        attaching.Attached(there.pid).close(False)
+        processes.Attached(there.pid).close(False)
         assert len(list(temporary.iterdir())) == 1
         assert go_on(there) == 1
         eventually(lambda: not list(temporary.iterdir()))

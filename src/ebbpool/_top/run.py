@@ -13,9 +13,9 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbpool._top.attaching import PREPARE, Attached, stacks_from_outside
-from ebbpool._top.client import Client, Failed, everyone, find
+from ebbpool._top.client import Client
 from ebbpool._top.model import LATE, Model, printable
+from ebbpool._top.processes import PREPARE, Attached, Failed, everyone, find, stacks_from_outside
 from ebbpool._version import __version__
 
 if TYPE_CHECKING:
