@@ -11,7 +11,6 @@ import pytest
 from ebbpool import AdaptiveExecutor, monitor
 
 rich_console = pytest.importorskip("rich.console")
-model = pytest.importorskip("ebbpool._top.model")
 view = pytest.importorskip("ebbpool._top.view")
 
 with AdaptiveExecutor(256) as _pool:
@@ -57,14 +56,14 @@ BUSY = pool_of(
 def drawn(state: Any, width: int = 80, height: int = 24, **how: Any) -> list[str]:
     """Return the lines of the screen, without the blanks at their ends."""
     console = rich_console.Console(file=io.StringIO(), width=width, height=height, color_system=None)
-    console.print(view.View(**how).screen(state, width, height), crop=not how)
+    console.print(view.screen(state, width, height, **how), crop=not how)
     lines = console.file.getvalue().split("\n")[:-1]
     assert how or all(len(line) <= width for line in lines), lines
     return [line.rstrip() for line in lines]
 
 
 def state_of(*snapshots: dict[str, Any]) -> Any:
-    state = model.Model()
+    state = view.Model()
     for each in snapshots:
         state.update(each)
     return state
@@ -156,7 +155,7 @@ def test_names_cannot_steer_the_terminal() -> None:
 
 
 def test_no_answer_is_said_and_for_how_long() -> None:
-    state = model.Model("waiting for process 4242")
+    state = view.Model("waiting for process 4242")
     state.silent = 4.7
     lines = drawn(state)
     assert lines[:2] == [" no answer for 4 s", "waiting for process 4242"]
@@ -185,7 +184,7 @@ def test_the_longest_come_first_and_s_changes_that() -> None:
 
 
 def test_the_choice_stays_with_its_task() -> None:
-    state = model.Model()
+    state = view.Model()
     state.move(1)
     state.toggle()
     assert state.opened is None
@@ -234,7 +233,7 @@ def test_a_task_that_ends_before_its_stack_comes_leads_back_to_the_list(after: l
         assert len(drawn(state, width=40)) == 24
 
 
-@pytest.mark.parametrize("key", [lambda state: state.move(1), model.Model.sort_next, model.Model.toggle])
+@pytest.mark.parametrize("key", [lambda state: state.move(1), view.Model.sort_next, view.Model.toggle])
 def test_a_notice_stays_until_the_next_key(key: Callable[[Any], None]) -> None:
     state = state_of(web(task_of("a", 3.0)))
     state.notice = "b has ended"
@@ -264,10 +263,10 @@ def test_what_is_done_a_second_and_a_bounded_history() -> None:
     # A pool that is gone, and another that took its name.
     state.update(web(completed=1) | {"time": 13.0})
     assert rates() == ["0"]
-    for number in range(model.HISTORY + 5):
+    for number in range(view.HISTORY + 5):
         state.update(web(workers=number, queued=2 * number))
     row = state.rows["web",]
-    assert (len(row.threads), row.threads[0], row.waiting[-1]) == (model.HISTORY, 5, 2 * (model.HISTORY + 4))
+    assert (len(row.threads), row.threads[0], row.waiting[-1]) == (view.HISTORY, 5, 2 * (view.HISTORY + 4))
 
 
 def test_decisions_of_all_pools_are_in_order() -> None:

@@ -14,6 +14,8 @@ from typing import Any, Final
 from ebbpool._top.processes import Attached, Failed, alive
 from ebbpool._unix import peer
 
+LATE: Final = 2.0
+"""Seconds after which a missing answer is mentioned."""
 LONGEST: Final = 1 << 28
 """How many bytes an answer may have: thousands of tasks with deep stacks have a few millions."""
 

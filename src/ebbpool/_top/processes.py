@@ -64,6 +64,11 @@ class Failed(Exception):
     """What the user is told, in one or more lines, before the command ends."""
 
 
+def printable(text: object) -> str:
+    """Return `text` without characters that would steer a terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(text))
+
+
 def alive(pid: int) -> bool:
     """Return whether there is such a process, which has not ended yet."""
     try:
