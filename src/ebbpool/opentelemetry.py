@@ -34,7 +34,6 @@ except ImportError as _error:
     ) from _error
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from opentelemetry.metrics import Histogram, Meter, MeterProvider
@@ -127,9 +126,7 @@ class Instrumentation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.uninstrument()
 
 

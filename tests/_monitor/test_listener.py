@@ -114,24 +114,15 @@ def test_one_odd_pool_does_not_hide_the_others(talk: Talk, caplog: pytest.LogCap
     assert "the figures of pool 'odd' cannot be read" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        (b"snapshot", "one JSON object on one line"),
-        (b"\xff", "one JSON object on one line"),
-        (b"[" * 60_000, "one JSON object on one line"),
-        (b"[]", "must be a JSON object, not []"),
-        (b"{}", "'get' must be 'snapshot', not None"),
-        (b'{"get": "all"}', "'get' must be 'snapshot', not 'all'"),
-        (b'{"get": "snapshot", "stacks": 1}', "'stacks' must be true or false, not 1"),
-        (b'{"get": "snapshot", "stack": true}', "'get' and 'stacks', not 'stack'"),
-    ],
-)
-def test_a_request_that_is_not_understood_is_told_why(talk: Talk, line: bytes, reason: str) -> None:
-    talk.say(line + b"\n")
-    (key, text), *rest = talk.hear().items()
-    assert (key, rest) == ("error", [])
-    assert reason in text
+def test_a_request_that_is_not_understood_is_told_why(talk: Talk) -> None:
+    for line in (
+        *(b"snapshot", b"\xff", b"[" * 60_000, b"[]", b"{}", b'{"get": "all"}', b'{"stacks": true}'),
+        *(b'{"get": "snapshot", "stacks": 1}', b'{"get": "snapshot", "stack": true}'),
+    ):
+        talk.say(line + b"\n")
+        (key, text), *rest = talk.hear().items()
+        assert (key, rest) == ("error", [])
+        assert text.startswith('a request must be {"get": "snapshot"} on one line, ') and str(line)[:8] in text
     assert "pools" in talk.ask()
 
 
