@@ -195,14 +195,13 @@ class _Files:
         self._start()
 
     def _run(self) -> None:
-        while not self._over.wait(INTERVAL):
-            self._try_to_publish()
-
-    def _try_to_publish(self, *, last: bool = False) -> None:
-        try:
-            self._publish(last=last)
-        except Exception:
-            LOGGER.exception("the metrics of this process cannot be written")
+        over = False
+        while not over:
+            over = self._over.wait(INTERVAL)
+            try:
+                self._publish(last=over)
+            except Exception:
+                LOGGER.exception("the metrics of this process cannot be written")
 
     def _read(self) -> dict[tuple[str, str, str, str], float]:
         return {(pool, *key): n for pool, found in self._source.read().items() for key, n in found.items()}
@@ -231,5 +230,4 @@ class _Files:
         if not self._over.is_set():
             self._over.set()
             self._thread.join()
-            self._try_to_publish(last=True)
             self._source.close()
