@@ -66,27 +66,6 @@ def until(what: Callable[[], str]) -> None:
         time.sleep(0.002)
 
 
-def bounded(what: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Return ``call(*args, **kwargs)``, made in a thread of its own; fail if that outlasts the patience."""
-    outcome: list[Any] = []
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            outcome.append(call(*args, **kwargs))
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=run, name=f"bounded {what}", daemon=True)
-    thread.start()
-    thread.join(PATIENCE)
-    if thread.is_alive():
-        stuck(what)
-    if failure:
-        raise failure[0]
-    return outcome[0]
-
-
 def named(prefix: str) -> list[threading.Thread]:
     """Return the live threads whose name starts with `prefix`."""
     return [thread for thread in threading.enumerate() if thread.name.startswith(prefix)]
