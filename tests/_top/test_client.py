@@ -14,7 +14,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +124,7 @@ def test_a_process_is_found_by_its_number(held: str, top: Top, capsys: pytest.Ca
 
 def test_nobody_listens(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ebbpool._top.run.everyone", list)
-    told = top.fails()
-    assert "no process of yours is listening." in told and "top PID" in told and "EBBPOOL_MONITOR" in told
+    assert re.search(r"no process of yours is listening\..*top PID.*EBBPOOL_MONITOR", top.fails(), re.DOTALL)
 
 
 def test_one_that_does_not_answer_is_waited_for_and_not_asked_again(
@@ -149,27 +148,22 @@ def test_a_process_that_never_answers_is_given_up(path: str, top: Top, monkeypat
 
 
 def test_too_many_others_who_wait_are_no_error(path: str) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path)
+    with listening(path) as server, ExitStack() as stack:
         server.listen(0)
-        others = []
-        try:
+        others = 0
+        with suppress(BlockingIOError):
             while True:
-                others.append(socket.socket(socket.AF_UNIX))
-                others[-1].setblocking(False)
-                others[-1].connect(path)
-        except BlockingIOError:
-            pass
+                other = stack.enter_context(socket.socket(socket.AF_UNIX))
+                other.setblocking(False)
+                other.connect(path)
+                others += 1
         call = Background(lambda: main(["top", path, "--json"]))
         assert call.still_waits()
-        for _ in others[1:]:
+        for _ in range(others):
             server.accept()[0].close()
-        connection, _ = server.accept()
-        with connection:
+        with server.accept()[0] as connection:
             connection.sendall(b'{"pools": []}\n')
             assert call.join() == 0
-        for other in others:
-            other.close()
 
 
 @pytest.mark.parametrize(
@@ -243,9 +237,8 @@ def test_processes_that_are_gone_and_that_of_another_user(top: Top, monkeypatch:
 @needs_proc
 def test_a_python_without_remote_exec_says_what_to_do(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys, "remote_exec", raising=False)
-    text = top.fails(os.getpid())
-    assert "cannot attach to it: that needs CPython 3.14 or later" in text
-    assert "Start it with EBBPOOL_MONITOR=PATH" in text
+    told = "cannot attach to it: that needs CPython 3.14 or later.*Start it with EBBPOOL_MONITOR=PATH"
+    assert re.search(told, top.fails(os.getpid()), re.DOTALL)
 
 
 @needs_proc
@@ -359,11 +352,8 @@ def test_what_hangs_is_seen_from_outside(top: Top, monkeypatch: pytest.MonkeyPat
         def first():
             begun.wait()
             threading.Event().wait()
-        def second():
-            begun.wait()
-            threading.Event().wait()
         pool.submit(int).result()
-        pool.submit(first), pool.submit(second)
+        pool.submit(first), pool.submit(first)
         begun.wait()
         def idle():
             print("runs", flush=True)
@@ -375,9 +365,8 @@ def test_what_hangs_is_seen_from_outside(top: Top, monkeypatch: pytest.MonkeyPat
     with program(script) as process:
         await_sleep(process)
         told = top.fails(process.pid, "--json")
-    assert re.search(r"^hangs_0:\n  <string>:\d+ in (first|second)\n", told, re.MULTILINE), told
-    assert re.search(r"^hangs_1:\n  <string>:\d+ in (first|second)\n", told, re.MULTILINE), told
-    assert re.search(r"^  <string>:\d+ in idle$", told, re.MULTILINE), told
+    for shown in (r"^hangs_0:\n  <string>:\d+ in first\n", r"^hangs_1:\n  <string>:\d+ in first\n", r":\d+ in idle$"):
+        assert re.search(shown, told, re.MULTILINE), told
     assert "_pool" not in told
 
 

@@ -85,33 +85,21 @@ class ExecutorModel(RuleBasedStateMachine):
 
     @initialize(
         max_workers=st.integers(1, 4),
-        min_workers=st.integers(0, 1),
-        spare=st.integers(0, 1),
-        keep_alive=st.sampled_from([0.0, 0.001, 30.0]),
         max_queue=st.sampled_from([None, None, 0, 1, 2, 3]),
         when_full=st.sampled_from(["block", "reject", "caller_runs"]),
+        others=st.fixed_dictionaries(
+            {
+                "min_workers": st.integers(0, 1),
+                "min_spare_workers": st.integers(0, 1),
+                "keep_alive": st.sampled_from([0.0, 0.001, 30.0]),
+            }
+        ),
     )
-    def make(
-        self,
-        max_workers: int,
-        min_workers: int,
-        spare: int,
-        keep_alive: float,
-        max_queue: int | None,
-        when_full: Any,
-    ) -> None:
+    def make(self, max_workers: int, max_queue: int | None, when_full: Any, others: dict[str, Any]) -> None:
         self.max_workers = self.highest = max_workers
         self.max_queue = max_queue
         self.when_full = when_full
-        self.pool = AdaptiveExecutor(
-            max_workers,
-            PREFIX,
-            min_workers=min_workers,
-            min_spare_workers=spare,
-            keep_alive=keep_alive,
-            max_queue=max_queue,
-            when_full=when_full,
-        )
+        self.pool = AdaptiveExecutor(max_workers, PREFIX, max_queue=max_queue, when_full=when_full, **others)
 
     # What the model knows.
 

@@ -15,37 +15,11 @@ from support.common import output_of
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = (
-    "a2wsgi",
-    "aiohttp",
-    "anyio",
-    "apscheduler",
-    "asgiref",
-    "celery",
-    "dask",
-    "distributed",
-    "django",
-    "fastapi",
-    "flask",
-    "grpc",
-    "gunicorn",
-    "httpx",
-    "ipykernel",
-    "joblib",
-    "langchain_core",
-    "litestar",
-    "numpy",
-    "opentelemetry.sdk",
-    "prometheus_client",
-    "pydantic_ai",
-    "pytest",
-    "sqlalchemy",
-    "starlette",
-    "threadpoolctl",
-    "tqdm",
-    "twisted",
-    "uvicorn",
-    "uvloop",
-)
+    "a2wsgi", "aiohttp", "anyio", "apscheduler", "asgiref", "celery", "dask", "distributed", "django", "fastapi",
+    "flask", "grpc", "gunicorn", "httpx", "ipykernel", "joblib", "langchain_core", "litestar", "numpy",
+    "opentelemetry.sdk", "prometheus_client", "pydantic_ai", "pytest", "sqlalchemy", "starlette", "threadpoolctl",
+    "tqdm", "twisted", "uvicorn", "uvloop",
+)  # fmt: skip
 """What examples may need and do without."""
 OURS = {
     "ebbpool.anyio": "anyio",
