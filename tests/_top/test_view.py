@@ -24,23 +24,19 @@ for _newer in ("away", "expired", "loop_lag", "spilled"):
 
 
 def pool_of(name: str, **figures: Any) -> dict[str, Any]:
-    """Return a pool's part of a snapshot."""
     return POOL | {"name": name, "lanes": []} | figures
 
 
 def lane_of(name: str, **figures: Any) -> dict[str, Any]:
-    """Return a lane's part of a snapshot."""
     return LANE | {"name": name} | figures
 
 
 def task_of(name: str, seconds: float, **figures: Any) -> dict[str, Any]:
-    """Return a task's part of a snapshot."""
     fixed = {"lane": None, "thread": f"thread_of_{name}", "native_id": 77, "blocked": False, "stack": None}
     return fixed | {"name": name, "seconds": seconds} | figures
 
 
 def snapshot_of(*pools: dict[str, Any], time: float = 1000.0) -> dict[str, Any]:
-    """Return a snapshot."""
     return {"ebbpool": "0.1.0", "pid": 4242, "python": "CPython 3.13.0 (GIL on)", "time": time, "pools": list(pools)}
 
 
@@ -73,12 +69,7 @@ def web(*tasks: dict[str, Any], **figures: Any) -> dict[str, Any]:
     return snapshot_of(pool_of("web", tasks=list(tasks), **figures))
 
 
-def names(state: Any) -> list[str]:
-    return [task.figures["name"] for task in state.tasks()]
-
-
 def chosen(state: Any) -> str:
-    """Return the name of the chosen task."""
     (line,) = [line for line in drawn(state) if line.startswith("▸")]
     return line.split()[1]
 
@@ -178,7 +169,7 @@ def test_the_longest_come_first_and_s_changes_that() -> None:
         "pool": ["five", "nine", "one"],
         "thread": ["nine", "five", "one"],
     }.items():
-        assert (state.sort, names(state)) == (sort, order)
+        assert (state.sort, [task.figures["name"] for task in state.tasks()]) == (sort, order)
         state.sort_next()
     assert state.sort == "time"
 
@@ -221,8 +212,17 @@ def test_a_stack_shows_its_innermost_call_and_can_be_scrolled() -> None:
     assert any("RUNNING 1" in line for line in drawn(state))
 
 
-@pytest.mark.parametrize("after", [[], [task_of("a", 0.1)], [task_of("b", 1.0)]])
-def test_a_task_that_ends_before_its_stack_comes_leads_back_to_the_list(after: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    ("after", "key"),
+    [
+        ([], lambda state: state.move(1)),
+        ([task_of("a", 0.1)], view.Model.sort_next),
+        ([task_of("b", 1.0)], view.Model.toggle),
+    ],
+)
+def test_a_task_that_ends_before_its_stack_comes_leads_back_to_the_list_and_is_named_until_the_next_key(
+    after: list[dict[str, Any]], key: Callable[[Any], None]
+) -> None:
     state = state_of(web(task_of("a", 3.0), task_of("c", 1.0)))
     state.toggle()
     for seconds in (2.0, 3.0):
@@ -231,13 +231,6 @@ def test_a_task_that_ends_before_its_stack_comes_leads_back_to_the_list(after: l
         assert lines[23] == "a has ended   j/k or arrows select   Enter stack   s sort by name   q quit"
         assert any("RUNNING" in line for line in lines)
         assert len(drawn(state, width=40)) == 24
-
-
-@pytest.mark.parametrize("key", [lambda state: state.move(1), view.Model.sort_next, view.Model.toggle])
-def test_a_notice_stays_until_the_next_key(key: Callable[[Any], None]) -> None:
-    state = state_of(web(task_of("a", 3.0)))
-    state.notice = "b has ended"
-    assert "b has ended" in drawn(state)[23]
     key(state)
     assert "has ended" not in drawn(state)[23]
 

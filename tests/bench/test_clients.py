@@ -32,21 +32,10 @@ def test_a_response_is_taken_whole_or_not_at_all() -> None:
         assert http.take_response(RIGHT[:end]) is None
     assert http.take_response(RIGHT) == (200, b"042", b"")
     assert http.take_response(RIGHT + b"HTTP") == (200, b"042", b"HTTP")
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"HTTP/1.0 200 OK\r\ncontent-length: 5",
-        b"HTTP/1.1 2x0 OK\r\ncontent-length: 5",
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked",
-        b"HTTP/1.1 200 OK\r\nx-content-length: 5",
-        b"HTTP/1.1 200 OK\r\ncontent-length: -5",
-    ],
-)
-def test_a_response_that_is_not_understood(head: bytes) -> None:
-    with pytest.raises(http.BadResponse):
-        http.take_response(head + b"\r\n\r\nright")
+    right = b"HTTP/1.1 200 OK\r\ncontent-length: 5"
+    for old, new in {b"1.1": b"1.0", b"200": b"2x0", b"content": b"x-content", b"5": b"-5", b"length": b"type"}.items():
+        with pytest.raises(http.BadResponse):
+            http.take_response(right.replace(old, new) + b"\r\n\r\nright")
 
 
 def test_http_clients_check_every_response() -> None:
