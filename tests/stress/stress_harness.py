@@ -45,6 +45,7 @@ PATIENCE = float(os.environ.get("EBBPOOL_STRESS_PATIENCE", "30.0"))
 """How long a wait that ought to be short may take before the test calls it a hang."""
 SEED = int(os.environ.get("EBBPOOL_STRESS_SEED", random.SystemRandom().randrange(2**32)))
 
+GROWING = {"submitted", "completed", "failed", "cancelled", "rejected", "expired", "started", "retired"}
 TIMEKEEPER = "ebbpool-timekeeper"
 SHUT_DOWN = "cannot schedule new futures after shutdown"
 stderr_fd = 2
@@ -146,11 +147,6 @@ class Ticket:
         due: The time on the clock before which it must not run.
         loop: The event loop that has called it; None if it was submitted.
     """
-
-    __slots__ = (
-        *("asked", "cancel_won", "due", "error", "future", "heard", "kind", "loop", "notices", "returned", "runs"),
-        *("token", "told"),
-    )
 
     def __init__(self, kind: str, due: float = 0.0, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.kind = kind
@@ -312,16 +308,16 @@ class Ledger:
                     if child is not None and not child.read(PATIENCE):
                         self.problems.append(f"a nested task got no result; {ledger.target.stats()}")
 
-    def look(self) -> None:
-        """Check the figures of a lane while everything goes on."""
+    def look(self) -> Any:
+        """Check the figures of the pool or lane while everything goes on, and return them."""
         stats = self.target.stats()
-        assert isinstance(stats, LaneStats)
         told = figures(stats)
         before, self.last = self.last or told, told
-        assert 0 <= stats.running <= stats.limit, stats
+        assert isinstance(stats, PoolStats) or stats.running <= stats.limit, stats
         assert min(told.values()) >= 0, stats
-        shrunk = [name for name in ("submitted", "completed", "failed", "cancelled") if told[name] < before[name]]
+        shrunk = {name: (before[name], told[name]) for name in GROWING & told.keys() if told[name] < before[name]}
         assert not shrunk, f"a count went down: {shrunk} in {stats}"
+        return stats
 
     def close(self, rng: random.Random) -> None:
         """Shut a lane down in one of the ways there are; if that waits, all of its tasks are over then."""
