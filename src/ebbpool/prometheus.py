@@ -145,11 +145,7 @@ class _Files:
     _there: ClassVar[bool] = False
 
     def __init__(
-        self,
-        shown: Iterable[Metric],
-        pools: Iterable[AdaptiveExecutor] | None,
-        every: int,
-        bounds: tuple[float, ...],
+        self, shown: Iterable[Metric], pools: Iterable[AdaptiveExecutor] | None, every: int, bounds: tuple[float, ...]
     ) -> None:
         if _Files._there:
             raise RuntimeError(f"where {MULTIPROCESS} is set, a process makes one PoolCollector, once")

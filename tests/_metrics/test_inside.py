@@ -12,6 +12,7 @@ import threading
 
 import pytest
 from support.common import (
+    FORK,
     LONG,
     TIMEOUT,
     Background,
@@ -19,6 +20,7 @@ from support.common import (
     Gate,
     all_end,
     eventually,
+    fail,
     needs_fork,
     output_of,
     run_script,
@@ -26,7 +28,7 @@ from support.common import (
 )
 from support.metrics import busy_pool, expected
 
-from ebbpool import AdaptiveExecutor, PoolStats
+from ebbpool import AdaptiveExecutor
 from ebbpool._metrics import service, source, table
 from ebbpool._metrics.source import AT_ONCE, BUCKETS, MOST, Samples, Source, checked
 from ebbpool._metrics.table import HISTOGRAMS, METRICS, text
@@ -134,9 +136,7 @@ def test_without_its_library_a_face_names_the_extra(face: str, library: str, pac
 def test_it_works_in_a_forked_child() -> None:
     pytest.importorskip("prometheus_client")
     script = """
-        import os, threading
         from prometheus_client import CollectorRegistry, generate_latest
-        from ebbpool import AdaptiveExecutor, PoolStats
         from ebbpool._metrics import source
         from ebbpool.prometheus import PoolCollector
         registry = CollectorRegistry()
@@ -148,18 +148,16 @@ def test_it_works_in_a_forked_child() -> None:
                 forked.wait()
         threading.Thread(target=hold).start()
         held.wait()
-        pid = os.fork()
-        if pid == 0:
+        def check():
             with AdaptiveExecutor(thread_name_prefix="child") as pool:
                 assert b'ebbpool_threads{pool="child"' in generate_latest(registry)
                 for _ in range(2000):
                     pool.submit(int).result()
                 assert b'ebbpool_task_run_duration_seconds_count{pool="child"} 2000.0' in generate_latest(registry)
-            os._exit(0)
+        print(in_child(check))
         forked.set()
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     """
-    assert output_of(script) == ["0"]
+    assert output_of(script, FORK) == ["0"]
 
 
 DONE = ("ebbpool.task.submissions", "", "")
@@ -289,28 +287,20 @@ def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted(world: World
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_read_that_fails_loses_nothing_of_a_pool_that_ends_meanwhile(known: bool) -> None:
-    class Odd(AdaptiveExecutor):
-        fails = False
-
-        def stats(self) -> PoolStats:
-            if self.fails:
-                raise Boom
-            return super().stats()
-
-    with Odd(1, "odd") as odd:
+    with AdaptiveExecutor(1, "odd") as odd:
         source = Source(None, memory=LONG)
         pool = AdaptiveExecutor(1, "ends")
         pool.submit(int).result(TIMEOUT)
         if known:
             source.read()
-        odd.fails = True
-        with pytest.raises(Boom):
-            source.read()
-        pool.submit(int).result(TIMEOUT)
-        pool.shutdown()
-        with pytest.raises(Boom):
-            source.read()
-        odd.fails = False
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(odd, "stats", fail)
+            with pytest.raises(Boom):
+                source.read()
+            pool.submit(int).result(TIMEOUT)
+            pool.shutdown()
+            with pytest.raises(Boom):
+                source.read()
         for _ in range(2):
             ended = source.read()["ends"]
             assert sum(ended[key] for key in ended if key[0] == "ebbpool.task.completions") == 2

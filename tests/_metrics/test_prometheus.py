@@ -21,7 +21,7 @@ from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from support.common import LONG, TIMEOUT, Gate, needs_fork, output_of
-from support.metrics import NAMES, busy_pool, expected, sampled, without_times
+from support.metrics import NAMES, busy_pool, expected, run_ten, sampled, without_times
 
 from ebbpool import AdaptiveExecutor
 from ebbpool.prometheus import PoolCollector
@@ -148,11 +148,7 @@ def test_bad_arguments() -> None:
 def test_histograms(registry: CollectorRegistry) -> None:
     with AdaptiveExecutor(1, "timed") as pool:
         PoolCollector([pool], sample=1, buckets=(value for value in (0.5, LONG)), registry=registry)
-        with Gate() as gate:
-            gate.hold(pool)
-            futures = [pool.submit(int) for _ in range(9)]
-        for future in futures:
-            future.result(TIMEOUT)
+        run_ten(pool)
         found = scraped(registry)
         for kind in ("wait", "run"):
             family = found[f"ebbpool_task_{kind}_duration_seconds"]
@@ -277,23 +273,3 @@ def test_a_forked_process_does_not_count_again_what_its_parent_has(together: Col
     found = {(sample.name, *sample.labels.values()): sample.value for sample in samples(together)}
     assert found["ebbpool_task_submissions_total", "web"] == 6
     assert found["ebbpool_task_run_duration_seconds_count", "web"] == 6
-
-
-def test_no_counter_goes_back_where_another_pool_takes_the_name(registry: CollectorRegistry) -> None:
-    PoolCollector(registry=registry)
-
-    def submissions() -> float:
-        return metrics(registry)["twin"]["ebbpool.task.submissions", "", ""]
-
-    with Gate() as gate, AdaptiveExecutor(thread_name_prefix="twin") as first:
-        gate.hold(first, 5)
-        assert submissions() == 5
-        first.shutdown(wait=False)
-        with AdaptiveExecutor(thread_name_prefix="twin") as second:
-            second.submit(int).result(TIMEOUT)
-            assert submissions() == 6
-            gate.open()
-            first.shutdown()
-            assert submissions() == 6
-            second.submit(int).result(TIMEOUT)
-            assert submissions() == 7

@@ -42,12 +42,8 @@ def pytest_report_header() -> str:
 @pytest.fixture(scope="session", autouse=True)
 def real_stderr(pytestconfig: pytest.Config) -> Iterator[None]:
     """Give the harness the process's own standard error, which outlives pytest's capture."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    if capture is None:
+    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         harness.stderr_fd = os.dup(2)
-    else:
-        with capture.global_and_fixture_disabled():
-            harness.stderr_fd = os.dup(2)
     yield
     faulthandler.cancel_dump_traceback_later()
     os.close(harness.stderr_fd)

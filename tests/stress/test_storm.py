@@ -146,6 +146,7 @@ class Storm:
         patient = rng.random() < 0.3
         timeout = PATIENCE if patient else rng.random() * 0.002
         way = rng.randrange(4)
+        told = False
         if way == 0:
             told = tickets[0].read(timeout)
         elif way == 1:
@@ -153,13 +154,10 @@ class Storm:
         elif way == 2:
             told = bool(concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_COMPLETED).done)
         else:
-            seen: list[object] = []
             with contextlib.suppress(TimeoutError):
-                for future in concurrent.futures.as_completed(futures, timeout):
-                    assert future.done()
-                    seen.append(future)
-            told = len(seen) == len(futures)
-            assert set(seen) == set(futures) or not told
+                seen = [future for future in concurrent.futures.as_completed(futures, timeout) if future.done()]
+                assert len(seen) == len(set(seen)) == len(futures)
+                told = True
         if patient and not told:
             stuck(f"one that waits in way {way} for {futures!r}; {self.pool.stats()}")
 

@@ -92,11 +92,10 @@ def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
             must_be_free(path)
             # Where two processes come to this line at once, the later one has the path.
             os.rename(inside, path)
-    except OSError as error:
+    except BaseException as error:
         listener.close()
-        raise refused(path, error) from None
-    except BaseException:
-        listener.close()
+        if isinstance(error, OSError):
+            raise refused(path, error) from None
         raise
     return listener, made
 
@@ -331,17 +330,15 @@ class Listener:
         # Where the platform does not say whose it is, the mode of the socket's file has to do.
         other = peer(connection)
         if other is not None and other[1] not in (0, os.geteuid()):
-            _turn_away(connection, "this process belongs to another user")
+            reason = "this process belongs to another user"
         elif len(self._clients) >= MOST:
-            _turn_away(connection, f"{MOST} clients are connected, and no more are taken")
+            reason = f"{MOST} clients are connected, and no more are taken"
         else:
             self._clients.add(connection)
             self._selector.register(connection, selectors.EVENT_READ, _talk(connection))
-
-
-def _turn_away(connection: socket.socket, reason: str) -> None:
-    with connection, contextlib.suppress(OSError):
-        connection.send(_refusal(reason))
+            return
+        with connection, contextlib.suppress(OSError):
+            connection.send(_refusal(reason))
 
 
 def _close_all() -> None:

@@ -38,10 +38,8 @@ def _begin():
         except BaseException as error:
             reason = type(error).__name__ + ": " + str(error)
         try:
-            with open(os.path.join(folder, "d", "reason.new"), "w", encoding="utf-8") as file:
-                file.write(reason)
-            os.rename(os.path.join(folder, "d", "reason.new"), os.path.join(folder, "d", "reason"))
-        except OSError:
+            os.symlink(reason[:1000], os.path.join(folder, "d", "reason"))
+        except (OSError, ValueError):
             pass
     import _thread
     _thread.start_new_thread(look, ())
@@ -81,9 +79,10 @@ def alive(pid: int) -> bool:
     return True
 
 
-def _command_of(pid: int) -> str:
-    with suppress(OSError), open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
-        return file.read().rstrip("\0").replace("\0", " ")
+def _told(path: str) -> str:
+    """Return what a file under /proc says; nothing if it is not there."""
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        return file.read().rstrip("\0\n")
     return ""
 
 
@@ -123,7 +122,8 @@ def everyone() -> list[tuple[int, str, str]]:
     if not os.path.exists("/proc/net/unix"):
         raise Failed("listing needs Linux; give the PATH of the socket instead")
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
-    return [(pid, path, _command_of(pid)) for pid in pids if (path := find(pid)) is not None]
+    found = [(pid, path) for pid in pids if (path := find(pid)) is not None]
+    return [(pid, path, _told(f"/proc/{pid}/cmdline").replace("\0", " ")) for pid, path in found]
 
 
 class Attached:
@@ -163,14 +163,9 @@ class Attached:
 
     def refusal(self) -> str | None:
         """Return why the process does not listen, once it has said so."""
-        # Not what a link points to, and without waiting, because the other process may have put anything there.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        # A link that names it is made in one step, and read without a wait, whatever the other process puts there.
         with suppress(OSError):
-            number = os.open(os.path.join(self._theirs, "reason"), flags)
-            try:
-                return os.read(number, 4096).decode("utf-8", "replace")
-            finally:
-                os.close(number)
+            return os.readlink(os.path.join(self._theirs, "reason"))
         return None
 
     def close(self, answered: bool) -> None:
@@ -237,15 +232,10 @@ def stacks_from_outside(pid: int | None) -> list[str]:
         # CPython 3.14 tells threads; later ones tell interpreters, which have them.
         for thread in [thread for each in told for thread in getattr(each, "threads", [each])]:
             if frames := _frames(thread.frame_info):
-                lines += ["", f"{_name(pid, thread.thread_id)}:", *frames]
+                # The first 15 letters of its name.
+                name = _told(f"/proc/{pid}/task/{thread.thread_id}/comm") or f"thread {thread.thread_id}"
+                lines += ["", f"{name}:", *frames]
     return ["", "Its threads, seen from outside (innermost call last):", *lines] if lines else []
-
-
-def _name(pid: int | None, thread: int) -> str:
-    """Return what the system calls a thread: the first 15 letters of its name."""
-    with suppress(OSError), open(f"/proc/{pid}/task/{thread}/comm", encoding="utf-8", errors="replace") as file:
-        return file.read().rstrip("\n")
-    return f"thread {thread}"
 
 
 def _frames(told: Iterable[Any]) -> list[str]:
