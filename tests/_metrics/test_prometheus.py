@@ -33,7 +33,6 @@ def registry() -> CollectorRegistry:
 
 
 def scraped(registry: CollectorRegistry) -> dict[str, Family]:
-    """What a scrape of the text format tells."""
     return {family.name: family for family in text_string_to_metric_families(generate_latest(registry).decode())}
 
 
@@ -55,7 +54,6 @@ def metrics(registry: CollectorRegistry) -> dict[str, dict[tuple[str, str, str],
 
 
 def shown_by_stats(registry: CollectorRegistry, pool: AdaptiveExecutor) -> bool:
-    """Whether a registry shows what a pool that is `busy_pool` tells of itself."""
     return without_times(metrics(registry)["web"]) == expected(pool)
 
 

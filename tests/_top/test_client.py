@@ -37,12 +37,10 @@ class Top:
         self._capsys = capsys
 
     def shown(self, *arguments: object) -> Any:
-        """Return the object that it prints with ``--json``."""
         assert main(["top", *map(str, arguments), "--json"]) == 0
         return json.loads(self._capsys.readouterr().out)
 
     def fails(self, *arguments: object) -> str:
-        """Return what it says on standard error when it fails."""
         assert main(["top", *map(str, arguments)]) == 1
         told = self._capsys.readouterr()
         assert told.out == ""
@@ -80,7 +78,6 @@ def program(script: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def listening(path: str) -> Iterator[socket.socket]:
-    """Listen as something that is no monitor."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()

@@ -68,7 +68,6 @@ def watchdog(request: pytest.FixtureRequest, real_stderr: None) -> Iterator[None
 
 @pytest.fixture(autouse=True)
 def no_thread_left_behind() -> Iterator[None]:
-    """As in the ordinary tests, with the patience of these."""
     with no_thread_leaks(grace=harness.PATIENCE):
         yield
 

@@ -52,7 +52,6 @@ stderr_fd = 2
 
 
 def stuck(what: str) -> NoReturn:
-    """Write every thread's stack to standard error, then fail the test."""
     os.write(stderr_fd, f"\n--- stuck: {what}\n".encode())
     faulthandler.dump_traceback(file=stderr_fd, all_threads=True)
     pytest.fail(f"stuck: {what} (seed {SEED}; every thread's stack is on standard error)")
@@ -68,7 +67,6 @@ def until(what: Callable[[], str]) -> None:
 
 
 def named(prefix: str) -> list[threading.Thread]:
-    """Return the live threads whose name starts with `prefix`."""
     return [thread for thread in threading.enumerate() if thread.name.startswith(prefix)]
 
 
@@ -119,8 +117,6 @@ class Crew:
 
 
 class Gauge:
-    """How many are inside now, and the most there ever were."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.now = 0
@@ -211,7 +207,6 @@ class Ticket:
         return True
 
     async def wait(self) -> None:
-        """Wait in its loop for the outcome and check it."""
         with contextlib.suppress(asyncio.CancelledError, CancelledError, BoomError, QueueTimeout):
             await self.future
         self.look()
@@ -269,7 +264,6 @@ class Ledger:
         return rng.sample(last, min(count, len(last)))
 
     def _work(self, ticket: Ticket, *args: Any) -> object:
-        """Do the work of a ticket, in a worker or in place."""
         ticket.runs.append(threading.get_ident())
         if (early := ticket.due - time.monotonic()) > 0:
             self.problems.append(f"a call ran {early:g} s too early")
@@ -309,7 +303,6 @@ class Ledger:
                         self.problems.append(f"a nested task got no result; {ledger.target.stats()}")
 
     def look(self) -> Any:
-        """Check the figures of the pool or lane while everything goes on, and return them."""
         stats = self.target.stats()
         told = figures(stats)
         before, self.last = self.last or told, told
@@ -333,7 +326,6 @@ class Ledger:
             assert not self.inside
 
     def check(self) -> None:
-        """Check every ticket of a lane in which nothing is under way against the figures of the lane."""
         self.settle()
         assert isinstance(self.target, Lane)
         # The last callback may still run.
@@ -343,7 +335,6 @@ class Ledger:
         add_up(self.target.stats(), tally)
 
     def settle(self) -> None:
-        """Wait until every accepted future is done."""
         end = time.monotonic() + PATIENCE
         for ticket in list(self.accepted):
             if ticket.loop is None and not ticket.read(max(0.0, end - time.monotonic())):

@@ -65,7 +65,6 @@ def test_barrier_on_one_pool(ten_microseconds: None, parties: int, keep_alive: f
 
 @pytest.mark.parametrize("keep_alive", [0.0, 3600.0])
 def test_forgotten_executors_end_by_themselves(keep_alive: float) -> None:
-    """Executors made, used and dropped in thousands leave no thread, however long their keep-alive."""
     made = 0
     for _ in rounds():
         for _ in range(20):

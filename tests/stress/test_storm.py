@@ -137,7 +137,6 @@ class Storm:
             ticket.cancel()
 
     def waiter(self, rng: random.Random) -> None:
-        """Wait in one of the ways there are: a moment, or until the task has to be over."""
         tickets = self.plain.recent(rng, 5)
         futures = [ticket.future for ticket in tickets]
         if not futures:
@@ -201,7 +200,6 @@ class Storm:
         time.sleep(rng.random() * 0.01)
 
     def loop(self, kind: str, rng: random.Random) -> bool:
-        """Make calls from an event loop of a kind until the crew stops or the pool ends."""
         strays: list[Report] = []
 
         def hear(loop: asyncio.AbstractEventLoop, report: Report) -> None:
@@ -222,7 +220,6 @@ class Storm:
         return False
 
     async def batch(self, rng: random.Random, size: int) -> None:
-        """Make some calls, cancel some of them, and wait for all."""
         calls = []
         for _ in range(size):
             ledger = rng.choice((self.plain, self.plain, *self.lanes))
@@ -247,7 +244,6 @@ class Storm:
         await asyncio.sleep(0)
 
     def rage(self, ending: str, rng: random.Random) -> None:
-        """Let the storm rage for a moment, end it, and settle the accounts."""
         crew = self.crew
         crew.repeat("submitter", self.submitter, copies=3)
         crew.repeat("canceller", self.canceller)
@@ -315,6 +311,5 @@ def test_every_task_has_one_fate(settings: dict[str, Any]) -> None:
 
 
 def test_executor_does_what_the_model_says_for_longer() -> None:
-    """Other examples each time."""
     for _ in rounds(4 * SECONDS):
         run_state_machine_as_test(ExecutorModel, settings=profile(40, database=None, print_blob=True))

@@ -54,7 +54,6 @@ def run_of(path: Path, **peers: Sequence[float]) -> Run:
 
 @contextmanager
 def talking(talk: Callable[[socket.socket], object]) -> Iterator[int]:
-    """Yield the port of a server that calls `talk` with each connection, in a thread of its own."""
     closing, threads = threading.Event(), list[threading.Thread]()
 
     def accept() -> None:

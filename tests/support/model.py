@@ -207,7 +207,6 @@ class ExecutorModel(RuleBasedStateMachine):
     @precondition(lambda self: not self.closed and self.max_queue is None)
     @rule(fails=st.booleans())
     def submit_parent(self, fails: bool) -> None:
-        """Submit a task that will submit another one and wait for it."""
         task = self.new_task(fails=fails, nested=True)
         task.future = self.pool.submit(task.body, self.pool)
         self.accept(task)
@@ -284,7 +283,6 @@ class ExecutorModel(RuleBasedStateMachine):
     @precondition(lambda self: self.count("running", "queued", "blocked"))
     @rule(data=st.data())
     def wait_in_vain(self, data: st.DataObject) -> None:
-        """Nothing that waits at its gate, or for it, can be had."""
         pending = [task.future for task in (*self.running, *self.queue) if task.future is not None]
         future = data.draw(st.sampled_from(pending))
         with pytest.raises(TimeoutError):
@@ -420,7 +418,6 @@ class ExecutorModel(RuleBasedStateMachine):
 
 
 def profile(examples: int, **more: Any) -> settings:
-    """Return hypothesis settings for `examples` runs of the model."""
     return settings(
         max_examples=examples,
         stateful_step_count=40,

@@ -63,7 +63,6 @@ def is_here(package: str) -> bool:
 
 
 def skip_without_packages(code: str) -> None:
-    """Skip the test if packages that an example imports are not installed here."""
     wanted = {package for name in imported(code) for package in PACKAGES if f"{name}.".startswith(f"{package}.")}
     if missing := sorted(package for package in wanted if not is_here(package)):
         pytest.skip(f"not installed here: {', '.join(missing)}")

@@ -61,7 +61,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name is http.server's)
-        """Log nothing: a line for each scrape tells nobody anything."""
+        """A line for each scrape tells nobody anything."""
 
 
 class Server(http.server.ThreadingHTTPServer):

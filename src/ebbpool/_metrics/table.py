@@ -172,7 +172,6 @@ def _histogram(rows: Iterable[tuple[str, str, str, float]]) -> list[Sample]:
 
 
 def text(metrics: Iterable[Metric], found: Mapping[str, Amounts]) -> str:
-    """Return the metrics in Prometheus' text format."""
     lines = []
     for name, told, kind, samples in families(metrics, found):
         shown = name + "_total" if kind == "counter" else name

@@ -151,7 +151,6 @@ def _answer(line: bytes) -> bytes:
 
 
 def _refusal(reason: str) -> bytes:
-    """Return the line for a client that gets no answer."""
     return _encoded({"error": reason})
 
 

@@ -46,7 +46,6 @@ class Row:
 
     @property
     def done(self) -> int:
-        """How many tasks have ended, in any way."""
         return int(self.figures["completed"] + self.figures["failed"] + self.figures["cancelled"])
 
     @property
@@ -359,7 +358,6 @@ def sparkline(values: Sequence[int], width: int, top: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time as one reads it."""
     if seconds < 100:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
