@@ -21,7 +21,7 @@ from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from support.common import LONG, TIMEOUT, Gate, needs_fork, output_of
-from support.metrics import NAMES, busy_pool, expected, run_ten, sampled, without_times
+from support.metrics import NAMES, busy_pool, expected, sampled, without_times
 
 from ebbpool import AdaptiveExecutor
 from ebbpool.prometheus import PoolCollector
@@ -143,22 +143,6 @@ def test_bad_arguments() -> None:
         refuses(TypeError, "pools must ", "pools", pool, 5, [pool, None])
 
 
-def test_histograms(registry: CollectorRegistry) -> None:
-    with AdaptiveExecutor(1, "timed") as pool:
-        PoolCollector([pool], sample=1, buckets=(value for value in (0.5, LONG)), registry=registry)
-        run_ten(pool)
-        found = scraped(registry)
-        for kind in ("wait", "run"):
-            family = found[f"ebbpool_task_{kind}_duration_seconds"]
-            assert family.type == "histogram"
-            values = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
-            name = family.name
-            assert {le for _, le in values} == {"0.5", str(LONG), "+Inf", None}
-            assert values[name + "_bucket", "+Inf"] == values[name + "_bucket", str(LONG)] == 10
-            assert values[name + "_count", None] == 10
-            assert 0 <= values[name + "_sum", None] < TIMEOUT
-
-
 def test_several_collectors_of_one_pool_measure_what_they_are_to_until_they_are_closed() -> None:
     shares = {CollectorRegistry(): 1 / 4, CollectorRegistry(): 1}
 
@@ -166,12 +150,21 @@ def test_several_collectors_of_one_pool_measure_what_they_are_to_until_they_are_
         return sum(each.value for each in samples(registry) if each.name == "ebbpool_task_run_duration_seconds_count")
 
     with AdaptiveExecutor(1) as pool:
-        collectors = [PoolCollector([pool], sample=share, registry=registry) for registry, share in shares.items()]
+        collectors = [
+            PoolCollector([pool], sample=share, buckets=iter((0.5, LONG)), registry=registry)
+            for registry, share in shares.items()
+        ]
         assert sampled(pool) == [4, 1]
-        for tasks in (4, 40, 0):
+        for tasks in (4, 40):
             for future in [pool.submit(int) for _ in range(tasks)]:
                 future.result(TIMEOUT)
         assert [measured(registry) for registry in shares] == [11, 44]
+        for name in ("ebbpool_task_wait_duration_seconds", "ebbpool_task_run_duration_seconds"):
+            family = scraped(list(shares)[1])[name]
+            values = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
+            assert family.type == "histogram" and {le for _, le in values} == {"0.5", str(LONG), "+Inf", None}
+            assert values[name + "_bucket", "+Inf"] == values[name + "_bucket", str(LONG)] == 44
+            assert values[name + "_count", None] == 44 and 0 <= values[name + "_sum", None] < TIMEOUT
         for collector in (*collectors, *collectors):
             collector.close()
         assert pool.submit(int).result(TIMEOUT) == 0

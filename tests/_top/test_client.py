@@ -223,7 +223,7 @@ def test_a_process_that_is_stopped_and_ends_is_said_to_have_ended(path: str, top
 def test_processes_that_are_gone_and_that_of_another_user(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
     assert top.fails(10**9) == "python -m ebbpool top: there is no process 1000000000\n"
     process = subprocess.Popen([sys.executable, "-c", ""])
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    eventually(lambda: ") Z " in Path(f"/proc/{process.pid}/stat").read_text())
     for _ in ("while it is a zombie", "once it is gone"):
         assert f"there is no process {process.pid}" in top.fails(process.pid)
         process.wait()

@@ -32,15 +32,6 @@ def busy_pool(name: str = "web") -> Iterator[AdaptiveExecutor]:
         parent.result(TIMEOUT)
 
 
-def run_ten(pool: AdaptiveExecutor) -> None:
-    """Run ten tasks, nine of which wait for the first one."""
-    with Gate() as gate:
-        gate.hold(pool)
-        futures = [pool.submit(int) for _ in range(9)]
-    for future in futures:
-        future.result(TIMEOUT)
-
-
 COUNTERS = {
     "thread.starts": "started",
     "thread.exits": "retired",
