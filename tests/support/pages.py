@@ -21,12 +21,8 @@ PACKAGES = (
     "tqdm", "twisted", "uvicorn", "uvloop",
 )  # fmt: skip
 """What examples may need and do without."""
-OURS = {
-    "ebbpool.anyio": "anyio",
-    "ebbpool.celery": "celery",
+OURS = {f"ebbpool.{name}": name for name in ("anyio", "celery", "django", "gunicorn")} | {
     "ebbpool.dask": "distributed",
-    "ebbpool.django": "django",
-    "ebbpool.gunicorn": "gunicorn",
     "ebbpool.opentelemetry": "opentelemetry.sdk",
     "ebbpool.prometheus": "prometheus_client",
 }
