@@ -34,7 +34,6 @@ except ImportError as _error:
     ) from _error
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from opentelemetry.metrics import Histogram, Meter, MeterProvider
@@ -54,17 +53,13 @@ ATTRIBUTES: Final = {
 
 
 class _Instruments:
-    """The instruments of one meter provider, which cannot be removed from it: they are silent while nobody uses them.
-
-    Attributes:
-        source: Where the metrics come from; None while nobody uses the instruments.
-    """
+    """The instruments of one meter provider, which cannot be removed: silent while nobody uses them."""
 
     source: Source | None = None
 
     def __init__(self, provider: MeterProvider) -> None:
         self._meter: Meter = provider.get_meter("ebbpool", ebbpool.__version__)
-        self._bounds: tuple[float, ...] | None = None
+        self._bounds: tuple[float, ...] = ()
         self._times: list[Histogram] = []
         # A collection asks the instruments one by one, in one thread.
         self._here = threading.local()
@@ -79,20 +74,16 @@ class _Instruments:
             )
 
     def measure(self, bounds: tuple[float, ...]) -> None:
-        """Make the histograms.
-
-        Raises:
-            ValueError: They were made before, with other buckets.
-        """
-        if self._bounds not in (None, bounds):
+        """Make the histograms; raise `ValueError` if they were made before, with other buckets."""
+        if not self._times:
+            self._bounds = bounds
+            make = functools.partial(self._meter.create_histogram, explicit_bucket_boundaries_advisory=list(bounds))
+            self._times = [make(metric.name, unit=metric.unit, description=metric.help) for metric in HISTOGRAMS]
+        if self._bounds != bounds:
             raise ValueError(
                 f"buckets of a meter provider cannot be changed: they are {self._bounds}, not {bounds}; use another "
                 f"provider, or one of its views"
             )
-        if self._bounds is None:
-            self._bounds = bounds
-            make = functools.partial(self._meter.create_histogram, explicit_bucket_boundaries_advisory=list(bounds))
-            self._times = [make(metric.name, unit=metric.unit, description=metric.help) for metric in HISTOGRAMS]
 
     def _observe(self, metric: Metric, options: CallbackOptions) -> Iterator[Observation]:
         source = self.source
@@ -135,9 +126,7 @@ class Instrumentation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.uninstrument()
 
 

@@ -159,9 +159,8 @@ def _endpoint(metrics: Bind | None, sample: float | None) -> Iterator[tuple[Repo
         yield lambda serial, report: None, None
         return
     # Imported here, because it imports http.server and the pool, which the parent has no other use for.
-    from ebbpool._metrics.endpoint import endpoint
-    from ebbpool._metrics.service import MEMORY, hear, reporter
-    from ebbpool._metrics.source import Sums, one_in
+    from ebbpool._metrics.service import MEMORY, endpoint, hear
+    from ebbpool._metrics.source import Sums, one_in, reporter
 
     every = one_in(sample, "metrics_sample")
     sums = Sums(MEMORY)

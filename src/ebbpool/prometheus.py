@@ -138,19 +138,14 @@ class PoolCollector(Collector):
 class _Files:
     """The metrics of this process in the files that the client's multiprocess mode shares, written once a second.
 
-    They are the client's own, which adds them up over processes as `table.add` does over pools, and keeps the counters
-    of those that have ended. It can remove none, so a level that is gone is 0. There is one in a process: a second
-    would count again what the first has counted.
+    The client adds them up as `table.add` does, and can remove none, so a level that is gone is 0. A second one in a
+    process would count again what the first has counted.
     """
 
     _there: ClassVar[bool] = False
 
     def __init__(
-        self,
-        shown: Iterable[Metric],
-        pools: Iterable[AdaptiveExecutor] | None,
-        every: int,
-        bounds: tuple[float, ...],
+        self, shown: Iterable[Metric], pools: Iterable[AdaptiveExecutor] | None, every: int, bounds: tuple[float, ...]
     ) -> None:
         if _Files._there:
             raise RuntimeError(f"where {MULTIPROCESS} is set, a process makes one PoolCollector, once")
@@ -196,19 +191,19 @@ class _Files:
         self._start()
 
     def _run(self) -> None:
-        while not self._over.wait(INTERVAL):
-            self._try_to_publish()
-
-    def _try_to_publish(self, *, last: bool = False) -> None:
-        try:
-            self._publish(last=last)
-        except Exception:
-            LOGGER.exception("the metrics of this process cannot be written")
+        over = False
+        while not over:
+            over = self._over.wait(INTERVAL)
+            try:
+                self._publish(last=over)
+            except Exception:
+                LOGGER.exception("the metrics of this process cannot be written")
 
     def _read(self) -> dict[tuple[str, str, str, str], float]:
         return {(pool, *key): n for pool, found in self._source.read().items() for key, n in found.items()}
 
     def _publish(self, *, last: bool = False) -> None:
+        """Write what has changed; levels are 0 the last time."""
         now = {key: number for key, number in self._read().items() if not last or key[1] in GROWING}
         for key, number in (dict.fromkeys(self._told, 0.0) | now).items():
             before = self._told.get(key)
@@ -228,9 +223,7 @@ class _Files:
                 self._made[metric.name].labels(pool=pool).observe(seconds)
 
     def close(self) -> None:
-        """Write what has been counted, and end. Levels are 0 then."""
         if not self._over.is_set():
             self._over.set()
             self._thread.join()
-            self._try_to_publish(last=True)
             self._source.close()

@@ -33,7 +33,6 @@ def registry() -> CollectorRegistry:
 
 
 def scraped(registry: CollectorRegistry) -> dict[str, Family]:
-    """What a scrape of the text format tells."""
     return {family.name: family for family in text_string_to_metric_families(generate_latest(registry).decode())}
 
 
@@ -55,7 +54,6 @@ def metrics(registry: CollectorRegistry) -> dict[str, dict[tuple[str, str, str],
 
 
 def shown_by_stats(registry: CollectorRegistry, pool: AdaptiveExecutor) -> bool:
-    """Whether a registry shows what a pool that is `busy_pool` tells of itself."""
     return without_times(metrics(registry)["web"]) == expected(pool)
 
 
@@ -145,26 +143,6 @@ def test_bad_arguments() -> None:
         refuses(TypeError, "pools must ", "pools", pool, 5, [pool, None])
 
 
-def test_histograms(registry: CollectorRegistry) -> None:
-    with AdaptiveExecutor(1, "timed") as pool:
-        PoolCollector([pool], sample=1, buckets=(value for value in (0.5, LONG)), registry=registry)
-        with Gate() as gate:
-            gate.hold(pool)
-            futures = [pool.submit(int) for _ in range(9)]
-        for future in futures:
-            future.result(TIMEOUT)
-        found = scraped(registry)
-        for kind in ("wait", "run"):
-            family = found[f"ebbpool_task_{kind}_duration_seconds"]
-            assert family.type == "histogram"
-            values = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
-            name = family.name
-            assert {le for _, le in values} == {"0.5", str(LONG), "+Inf", None}
-            assert values[name + "_bucket", "+Inf"] == values[name + "_bucket", str(LONG)] == 10
-            assert values[name + "_count", None] == 10
-            assert 0 <= values[name + "_sum", None] < TIMEOUT
-
-
 def test_several_collectors_of_one_pool_measure_what_they_are_to_until_they_are_closed() -> None:
     shares = {CollectorRegistry(): 1 / 4, CollectorRegistry(): 1}
 
@@ -172,12 +150,21 @@ def test_several_collectors_of_one_pool_measure_what_they_are_to_until_they_are_
         return sum(each.value for each in samples(registry) if each.name == "ebbpool_task_run_duration_seconds_count")
 
     with AdaptiveExecutor(1) as pool:
-        collectors = [PoolCollector([pool], sample=share, registry=registry) for registry, share in shares.items()]
+        collectors = [
+            PoolCollector([pool], sample=share, buckets=iter((0.5, LONG)), registry=registry)
+            for registry, share in shares.items()
+        ]
         assert sampled(pool) == [4, 1]
-        for tasks in (4, 40, 0):
+        for tasks in (4, 40):
             for future in [pool.submit(int) for _ in range(tasks)]:
                 future.result(TIMEOUT)
         assert [measured(registry) for registry in shares] == [11, 44]
+        for name in ("ebbpool_task_wait_duration_seconds", "ebbpool_task_run_duration_seconds"):
+            family = scraped(list(shares)[1])[name]
+            values = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
+            assert family.type == "histogram" and {le for _, le in values} == {"0.5", str(LONG), "+Inf", None}
+            assert values[name + "_bucket", "+Inf"] == values[name + "_bucket", str(LONG)] == 44
+            assert values[name + "_count", None] == 44 and 0 <= values[name + "_sum", None] < TIMEOUT
         for collector in (*collectors, *collectors):
             collector.close()
         assert pool.submit(int).result(TIMEOUT) == 0
@@ -277,23 +264,3 @@ def test_a_forked_process_does_not_count_again_what_its_parent_has(together: Col
     found = {(sample.name, *sample.labels.values()): sample.value for sample in samples(together)}
     assert found["ebbpool_task_submissions_total", "web"] == 6
     assert found["ebbpool_task_run_duration_seconds_count", "web"] == 6
-
-
-def test_no_counter_goes_back_where_another_pool_takes_the_name(registry: CollectorRegistry) -> None:
-    PoolCollector(registry=registry)
-
-    def submissions() -> float:
-        return metrics(registry)["twin"]["ebbpool.task.submissions", "", ""]
-
-    with Gate() as gate, AdaptiveExecutor(thread_name_prefix="twin") as first:
-        gate.hold(first, 5)
-        assert submissions() == 5
-        first.shutdown(wait=False)
-        with AdaptiveExecutor(thread_name_prefix="twin") as second:
-            second.submit(int).result(TIMEOUT)
-            assert submissions() == 6
-            gate.open()
-            first.shutdown()
-            assert submissions() == 6
-            second.submit(int).result(TIMEOUT)
-            assert submissions() == 7

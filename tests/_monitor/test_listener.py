@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import socket
 import stat
@@ -91,47 +92,28 @@ def test_a_snapshot_is_what_the_pools_say(talk: Talk) -> None:
         assert "web" not in [each["name"] for each in talk.ask()["pools"]]
 
 
-class Odd(AdaptiveExecutor):
-    """An executor whose figures no other code can read."""
-
-    def stats(self) -> Any:
-        return "nothing to see here"
-
-
-class Unwritable(AdaptiveExecutor):
-    """An executor whose figures cannot be written."""
-
-    def stats(self) -> Any:
-        return replace(super().stats(), last_decision=object())  # type: ignore[arg-type]  # that is what is odd
-
-
-def test_one_odd_pool_does_not_hide_the_others(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
-    with Odd(thread_name_prefix="odd"), AdaptiveExecutor(thread_name_prefix="web"):
+def test_one_odd_pool_does_not_hide_the_others(
+    talk: Talk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with AdaptiveExecutor(thread_name_prefix="odd") as odd, AdaptiveExecutor(thread_name_prefix="web"):
+        stats: Any = odd.stats()
+        monkeypatch.setattr(odd, "stats", lambda: "nothing to see here")
         names = [each["name"] for each in talk.ask()["pools"]]
-        with Unwritable():
-            assert talk.ask() == {"error": "TypeError: Object of type object is not JSON serializable"}
+        monkeypatch.setattr(odd, "stats", lambda: replace(stats, last_decision=object()))
+        assert talk.ask() == {"error": "TypeError: Object of type object is not JSON serializable"}
     assert "web" in names and "odd" not in names
     assert "the figures of pool 'odd' cannot be read" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        (b"snapshot", "one JSON object on one line"),
-        (b"\xff", "one JSON object on one line"),
-        (b"[" * 60_000, "one JSON object on one line"),
-        (b"[]", "must be a JSON object, not []"),
-        (b"{}", "'get' must be 'snapshot', not None"),
-        (b'{"get": "all"}', "'get' must be 'snapshot', not 'all'"),
-        (b'{"get": "snapshot", "stacks": 1}', "'stacks' must be true or false, not 1"),
-        (b'{"get": "snapshot", "stack": true}', "'get' and 'stacks', not 'stack'"),
-    ],
-)
-def test_a_request_that_is_not_understood_is_told_why(talk: Talk, line: bytes, reason: str) -> None:
-    talk.say(line + b"\n")
-    (key, text), *rest = talk.hear().items()
-    assert (key, rest) == ("error", [])
-    assert reason in text
+def test_a_request_that_is_not_understood_is_told_why(talk: Talk) -> None:
+    for line in (
+        *(b"snapshot", b"\xff", b"[" * 60_000, b"[]", b"{}", b'{"get": "all"}', b'{"stacks": true}'),
+        *(b'{"get": "snapshot", "stacks": 1}', b'{"get": "snapshot", "stack": true}'),
+    ):
+        talk.say(line + b"\n")
+        (key, text), *rest = talk.hear().items()
+        assert (key, rest) == ("error", [])
+        assert text.startswith('a request must be {"get": "snapshot"} on one line, ') and str(line)[:8] in text
     assert "pools" in talk.ask()
 
 
@@ -213,8 +195,7 @@ def test_the_file_never_has_a_mode_that_lets_others_in(path: Path, monkeypatch: 
     rename = os.rename
 
     def look(source: str, target: str) -> None:
-        modes.append(stat.S_IMODE(os.lstat(source).st_mode))
-        modes.append(stat.S_IMODE(os.lstat(os.path.dirname(source)).st_mode))
+        modes.extend(stat.S_IMODE(os.lstat(path).st_mode) for path in (source, os.path.dirname(source)))
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", look)
@@ -235,27 +216,6 @@ def test_the_other_end_is_checked(
     monkeypatch.setattr(listener, "peer", lambda _: (1, user))
     with Talk(listening.path) as talk, contextlib.suppress(ConnectionError):
         assert ("pools" if fits else "error") in talk.ask()
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
-def test_another_user_is_refused(path: Path, listening: monitor.Listener) -> None:
-    script = f"""
-    import os, socket
-    os.setuid(65534)
-    client = socket.socket(socket.AF_UNIX)
-    client.settimeout(10)
-    try:
-        client.connect({listening.path!r})
-        client.sendall(b'{{"get": "snapshot"}}\\n')
-        print(client.recv(1000).decode(), end="")
-    except OSError as error:
-        print(type(error).__name__)
-    """
-    # Every user can enter the directory.
-    path.parent.chmod(0o755)
-    assert output_of(script) == ["PermissionError"]
-    path.chmod(0o666)
-    assert output_of(script) in (['{"error":"this process belongs to another user"}'], ["BrokenPipeError"])
 
 
 def test_closing_ends_the_thread_and_removes_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,21 +257,18 @@ def test_a_path_that_is_taken_is_refused_and_that_of_a_dead_process_replaced(pat
 @pytest.mark.parametrize(
     ("value", "kind", "reason"),
     [
-        (None, TypeError, "path must be a string or a path, not None"),
         (7, TypeError, "path must be a string or a path, not 7"),
-        ("", ValueError, "path must name a file, not ''"),
-        ("/x/\ud800", ValueError, r"path must name a file, not '/x/\\ud800'"),
-        ("a\0b", ValueError, r"path must name a file, not 'a\\x00b'"),
+        *((bad, ValueError, f"path must name a file, not {bad!r}") for bad in ("", "/x/\ud800", "a\0b")),
         ("/proc/no/such/folder", OSError, "cannot listen on '/proc/no/such/folder': No such file or directory"),
-        ("/tmp/" + "x" * 100, OSError, "cannot listen on '/tmp/xxx.*': AF_UNIX path too long"),
+        ("/tmp/" + "x" * 100, OSError, "': AF_UNIX path too long"),
     ],
 )
 def test_a_bad_path_is_named(value: Any, kind: type[Exception], reason: str) -> None:
-    with pytest.raises(kind, match=reason):
+    with pytest.raises(kind, match=re.escape(reason)):
         monitor.listen(value)
 
 
-def test_it_listens_until_the_last_one_leaves(path: Path) -> None:
+def test_it_listens_until_the_last_one_leaves_or_nobody_comes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with no_thread_leaks():
         listener.Listener(path, resident=True, until_left=True)
         with Talk(path) as first, Talk(path) as second:
@@ -319,12 +276,9 @@ def test_it_listens_until_the_last_one_leaves(path: Path) -> None:
             first.close()
             assert "pools" in second.ask()
         eventually(lambda: not path.exists())
-
-
-def test_it_ends_when_nobody_comes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "UNVISITED", 0.0)
-    listener.Listener(path, until_left=True)
-    eventually(lambda: not path.exists())
+        monkeypatch.setattr(listener, "UNVISITED", 0.0)
+        listener.Listener(path, until_left=True)
+        eventually(lambda: not path.exists())
 
 
 def test_the_process_exits_as_ever_and_what_hangs_at_its_exit_can_be_looked_at(path: Path) -> None:

@@ -21,6 +21,10 @@ from ebbpool import AdaptiveExecutor, monitor
 pytest.importorskip("rich")
 termios = pytest.importorskip("termios")
 terminal = pytest.importorskip("ebbpool._top.terminal")
+pytestmark = pytest.mark.skipif(not hasattr(termios, "tcsetwinsize"), reason="needs termios.tcsetwinsize")
+LEFT = r"\x1b\[\?1049l"
+"""What gives the screen back that was there before."""
+COLOURED = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
 SLOW = 4 * TIMEOUT
 """Seconds that an interpreter may take to start, or to end, on a busy machine."""
 
@@ -44,8 +48,7 @@ class Seen:
             # A group of its own, in this session: where there is no shell, nothing can be stopped.
             process_group=0,
         )
-        self.text = ""
-        self.all = ""
+        self.text = self.all = ""
 
     def until(self, pattern: str) -> None:
         """Read on until what came since the last match matches."""
@@ -61,6 +64,11 @@ class Seen:
     def type(self, keys: bytes) -> None:
         os.write(self.master, keys)
 
+    def quit(self) -> None:
+        self.type(b"q")
+        self.until(LEFT)
+        assert self.end() == 0
+
     def end(self) -> int:
         """Wait for the end; the terminal must be as it was."""
         status = self.process.wait(SLOW)
@@ -71,34 +79,24 @@ class Seen:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        self.process.kill()
+        self.process.wait()
         os.close(self.master)
         os.close(self.slave)
 
 
 @pytest.fixture
-def path(short_path: Path) -> Iterator[str]:
+def listening(short_path: Path) -> Iterator[monitor.Listener]:
     with monitor.listen(short_path / "m") as listening:
-        yield listening.path
+        yield listening
 
 
 @pytest.fixture
-def seen(path: str) -> Iterator[Seen]:
-    with Seen(path) as result:
+def seen(listening: monitor.Listener) -> Iterator[Seen]:
+    with Seen(listening.path) as result:
         yield result
 
 
-LEFT = r"\x1b\[\?1049l"
-"""What gives the screen back that was there before."""
-
-COLOURED = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
-
-needs_sizes = pytest.mark.skipif(not hasattr(termios, "tcsetwinsize"), reason="needs termios.tcsetwinsize")
-
-
-@needs_sizes
 def test_a_stack_on_enter(seen: Seen) -> None:
     with AdaptiveExecutor(2, "web") as pool, Gate() as gate:
         gate.hold(pool)
@@ -113,12 +111,9 @@ def test_a_stack_on_enter(seen: Seen) -> None:
         assert COLOURED.search(seen.all)
         # Each screen is drawn over the last one, and nothing scrolls.
         assert seen.all.count("\x1b[H") >= seen.all.count("pid ") > 2
-        seen.type(b"q")
-        seen.until(LEFT)
-        assert seen.end() == 0
+        seen.quit()
 
 
-@needs_sizes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_gives_the_terminal_back(seen: Seen, number: signal.Signals) -> None:
     seen.until("q quit")
@@ -127,7 +122,6 @@ def test_a_signal_gives_the_terminal_back(seen: Seen, number: signal.Signals) ->
     assert seen.end() == (0 if number == signal.SIGINT else 128 + number)
 
 
-@needs_sizes
 def test_stopping_gives_the_terminal_to_the_shell(seen: Seen) -> None:
     seen.until("q quit")
     seen.type(b"\x1a")
@@ -136,33 +130,26 @@ def test_stopping_gives_the_terminal_to_the_shell(seen: Seen) -> None:
     assert termios.tcgetattr(seen.slave)[:4] == seen.before[:4]
     seen.process.send_signal(signal.SIGCONT)
     seen.until(r"\x1b\[\?1049h.*q quit")
-    seen.type(b"q")
-    assert seen.end() == 0
+    seen.quit()
 
 
-@needs_sizes
-def test_a_process_that_ends(short_path: Path) -> None:
-    listening = monitor.listen(short_path / "m")
-    with Seen(listening.path) as seen:
-        seen.until("q quit")
-        listening.close()
-        seen.until(LEFT + r".*process \d+ has ended, or no longer listens on")
-        assert seen.end() == 1
+def test_a_process_that_ends(listening: monitor.Listener, seen: Seen) -> None:
+    seen.until("q quit")
+    listening.close()
+    seen.until(LEFT + r".*process \d+ has ended, or no longer listens on")
+    assert seen.end() == 1
 
 
-@needs_sizes
-def test_colours_can_be_turned_off(path: str) -> None:
-    with Seen(path, NO_COLOR="1") as seen, AdaptiveExecutor(2, "web") as pool, Gate() as gate:
+def test_colours_can_be_turned_off(listening: monitor.Listener) -> None:
+    with Seen(listening.path, NO_COLOR="1") as seen, AdaptiveExecutor(2, "web") as pool, Gate() as gate:
         gate.hold(pool)
         seen.until("RUNNING 1.*q quit")
         assert not COLOURED.search(seen.all)
-        seen.type(b"q")
-        assert seen.end() == 0
+        seen.quit()
 
 
-@needs_sizes
-def test_a_dumb_terminal_gets_plain_lines(path: str) -> None:
-    with Seen(path, TERM="dumb") as seen:
+def test_a_dumb_terminal_gets_plain_lines(listening: monitor.Listener) -> None:
+    with Seen(listening.path, TERM="dumb") as seen:
         seen.until(r"pid \d+ .*SIZING.*pid \d+ .*SIZING")
         assert "\x1b" not in seen.all
         seen.process.send_signal(signal.SIGINT)

@@ -11,7 +11,6 @@ import pytest
 from ebbpool import AdaptiveExecutor, monitor
 
 rich_console = pytest.importorskip("rich.console")
-model = pytest.importorskip("ebbpool._top.model")
 view = pytest.importorskip("ebbpool._top.view")
 
 with AdaptiveExecutor(256) as _pool:
@@ -25,23 +24,19 @@ for _newer in ("away", "expired", "loop_lag", "spilled"):
 
 
 def pool_of(name: str, **figures: Any) -> dict[str, Any]:
-    """Return a pool's part of a snapshot."""
     return POOL | {"name": name, "lanes": []} | figures
 
 
 def lane_of(name: str, **figures: Any) -> dict[str, Any]:
-    """Return a lane's part of a snapshot."""
     return LANE | {"name": name} | figures
 
 
 def task_of(name: str, seconds: float, **figures: Any) -> dict[str, Any]:
-    """Return a task's part of a snapshot."""
     fixed = {"lane": None, "thread": f"thread_of_{name}", "native_id": 77, "blocked": False, "stack": None}
     return fixed | {"name": name, "seconds": seconds} | figures
 
 
 def snapshot_of(*pools: dict[str, Any], time: float = 1000.0) -> dict[str, Any]:
-    """Return a snapshot."""
     return {"ebbpool": "0.1.0", "pid": 4242, "python": "CPython 3.13.0 (GIL on)", "time": time, "pools": list(pools)}
 
 
@@ -57,14 +52,14 @@ BUSY = pool_of(
 def drawn(state: Any, width: int = 80, height: int = 24, **how: Any) -> list[str]:
     """Return the lines of the screen, without the blanks at their ends."""
     console = rich_console.Console(file=io.StringIO(), width=width, height=height, color_system=None)
-    console.print(view.View(**how).screen(state, width, height), crop=not how)
+    console.print(view.screen(state, width, height, **how), crop=not how)
     lines = console.file.getvalue().split("\n")[:-1]
     assert how or all(len(line) <= width for line in lines), lines
     return [line.rstrip() for line in lines]
 
 
 def state_of(*snapshots: dict[str, Any]) -> Any:
-    state = model.Model()
+    state = view.Model()
     for each in snapshots:
         state.update(each)
     return state
@@ -74,12 +69,7 @@ def web(*tasks: dict[str, Any], **figures: Any) -> dict[str, Any]:
     return snapshot_of(pool_of("web", tasks=list(tasks), **figures))
 
 
-def names(state: Any) -> list[str]:
-    return [task.figures["name"] for task in state.tasks()]
-
-
 def chosen(state: Any) -> str:
-    """Return the name of the chosen task."""
     (line,) = [line for line in drawn(state) if line.startswith("▸")]
     return line.split()[1]
 
@@ -156,7 +146,7 @@ def test_names_cannot_steer_the_terminal() -> None:
 
 
 def test_no_answer_is_said_and_for_how_long() -> None:
-    state = model.Model("waiting for process 4242")
+    state = view.Model("waiting for process 4242")
     state.silent = 4.7
     lines = drawn(state)
     assert lines[:2] == [" no answer for 4 s", "waiting for process 4242"]
@@ -179,13 +169,13 @@ def test_the_longest_come_first_and_s_changes_that() -> None:
         "pool": ["five", "nine", "one"],
         "thread": ["nine", "five", "one"],
     }.items():
-        assert (state.sort, names(state)) == (sort, order)
+        assert (state.sort, [task.figures["name"] for task in state.tasks()]) == (sort, order)
         state.sort_next()
     assert state.sort == "time"
 
 
 def test_the_choice_stays_with_its_task() -> None:
-    state = model.Model()
+    state = view.Model()
     state.move(1)
     state.toggle()
     assert state.opened is None
@@ -222,8 +212,17 @@ def test_a_stack_shows_its_innermost_call_and_can_be_scrolled() -> None:
     assert any("RUNNING 1" in line for line in drawn(state))
 
 
-@pytest.mark.parametrize("after", [[], [task_of("a", 0.1)], [task_of("b", 1.0)]])
-def test_a_task_that_ends_before_its_stack_comes_leads_back_to_the_list(after: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    ("after", "key"),
+    [
+        ([], lambda state: state.move(1)),
+        ([task_of("a", 0.1)], view.Model.sort_next),
+        ([task_of("b", 1.0)], view.Model.toggle),
+    ],
+)
+def test_a_task_that_ends_before_its_stack_comes_leads_back_to_the_list_and_is_named_until_the_next_key(
+    after: list[dict[str, Any]], key: Callable[[Any], None]
+) -> None:
     state = state_of(web(task_of("a", 3.0), task_of("c", 1.0)))
     state.toggle()
     for seconds in (2.0, 3.0):
@@ -232,13 +231,6 @@ def test_a_task_that_ends_before_its_stack_comes_leads_back_to_the_list(after: l
         assert lines[23] == "a has ended   j/k or arrows select   Enter stack   s sort by name   q quit"
         assert any("RUNNING" in line for line in lines)
         assert len(drawn(state, width=40)) == 24
-
-
-@pytest.mark.parametrize("key", [lambda state: state.move(1), model.Model.sort_next, model.Model.toggle])
-def test_a_notice_stays_until_the_next_key(key: Callable[[Any], None]) -> None:
-    state = state_of(web(task_of("a", 3.0)))
-    state.notice = "b has ended"
-    assert "b has ended" in drawn(state)[23]
     key(state)
     assert "has ended" not in drawn(state)[23]
 
@@ -264,10 +256,10 @@ def test_what_is_done_a_second_and_a_bounded_history() -> None:
     # A pool that is gone, and another that took its name.
     state.update(web(completed=1) | {"time": 13.0})
     assert rates() == ["0"]
-    for number in range(model.HISTORY + 5):
+    for number in range(view.HISTORY + 5):
         state.update(web(workers=number, queued=2 * number))
     row = state.rows["web",]
-    assert (len(row.threads), row.threads[0], row.waiting[-1]) == (model.HISTORY, 5, 2 * (model.HISTORY + 4))
+    assert (len(row.threads), row.threads[0], row.waiting[-1]) == (view.HISTORY, 5, 2 * (view.HISTORY + 4))
 
 
 def test_decisions_of_all_pools_are_in_order() -> None:

@@ -18,6 +18,9 @@ def test_what_does_not_depend_on_the_number_cancels_out() -> None:
     assert guard.differences(totals, guard.LOADS) == dict.fromkeys(guard.LOADS, 3.0)
     with pytest.raises(ValueError):
         guard.differences(totals[3:], guard.LOADS)
+    assert guard.total("# callgrind format\nevents: Ir\nsummary: 12\n\nfn=(1)\n0 12\ntotals: 12\n") == 12
+    with pytest.raises(ValueError, match="no total"):
+        guard.total("events: Ir\n")
 
 
 def test_more_instructions_than_were_kept_fail(
@@ -43,12 +46,6 @@ def test_more_instructions_than_were_kept_fail(
     assert f"{len(CORES)} counts exceed" in told.err
     assert guard.main(["--update"]) == 0
     assert guard.main([]) == 0
-
-
-def test_total_of_a_part() -> None:
-    assert guard.total("# callgrind format\nevents: Ir\nsummary: 12\n\nfn=(1)\n0 12\ntotals: 12\n") == 12
-    with pytest.raises(ValueError, match="no total"):
-        guard.total("events: Ir\n")
 
 
 @pytest.mark.parametrize("name", guard.LOADS)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 from support.benchmark import importable
@@ -76,10 +77,7 @@ def test_measures_what_its_columns_show(name: str, peer: str, monkeypatch: pytes
 def test_sizes_that_would_deadlock_or_cannot_win_are_not_tried() -> None:
     found = sizing.variants("stdlib", Settings())
     assert min(cell["threads"] for cell in found if cell["load"] == "nested") > 40
-    assert max(cell["threads"] for cell in found if cell["load"] == "numpy" and cell["threads"] != "untuned") == 32
-    found = sizing.variants("betapool", Settings())
-    assert {cell["threads"] for cell in found} == {"untuned"}
-    assert "nested" not in {cell["load"] for cell in found}
+    assert "nested" not in {cell["load"] for cell in sizing.variants("betapool", Settings())}
     cells = [
         {"peer": "stdlib", "variant": {"load": "tiny", "threads": size}, "samples": {"ms": {"1": [ms]}}}
         for size, ms in ((256, 10.0), (128, 40.0))
@@ -89,19 +87,10 @@ def test_sizes_that_would_deadlock_or_cannot_win_are_not_tried() -> None:
     assert sizing.skip(cells[:1], "stdlib", {"load": "tiny", "threads": 64}) == ""
 
 
-class NoSemaphore:
-    """Lets everybody in."""
-
-    def acquire(self) -> None:
-        pass
-
-    release = acquire
-
-
-@pytest.mark.parametrize(("make", "meets"), [(NoSemaphore, True), (threading.Semaphore, False)])
-def test_who_does_not_exclude_is_found_out(make: Callable[[], Any], meets: bool) -> None:
+@pytest.mark.parametrize(("permits", "meets"), [(1000, True), (1, False)])
+def test_who_does_not_exclude_is_found_out(permits: int, meets: bool) -> None:
     params = {"permits": 1, "pairs": 4, "contended": 4, "checked": 400, "repeats": 1}
-    peer = Peer("made-up", "made up", semaphore=lambda permits: make())
+    peer = Peer("made-up", "made up", semaphore=lambda _: threading.Semaphore(permits))
     (met,) = load_question("semaphore").measure(peer, params)["met"]
     assert (met > 0) is meets
 
@@ -148,26 +137,15 @@ def test_a_floor_of_loops_gives_every_result_and_error(floor: ways.Offload) -> N
     assert isinstance(error, Boom)
 
 
-class ScriptedLoop:
-    """Notes what is to be called later, and when."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[float, Callable[[], None]]] = []
-
-    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
-        self.calls.append((delay, callback))
-        return self
-
-
 def test_lag_counts_every_moment_of_a_stall() -> None:
-    now, loop = 100.0, ScriptedLoop()
-    heart = loops.Heartbeat(loop, 1.0, clock=lambda: now)  # type: ignore[arg-type]
+    now, loop = 100.0, mock.Mock()
+    heart = loops.Heartbeat(loop, 1.0, clock=lambda: now)
     now = 101.25
-    loop.calls.pop()[1]()
+    loop.call_later.call_args.args[1]()
     assert heart.lags == [0.25]
-    assert loop.calls[0][0] == 0.75
+    assert loop.call_later.call_args.args[0] == 0.75
     now = 106.5
-    loop.calls.pop()[1]()
+    loop.call_later.call_args.args[1]()
     assert heart.lags == [0.25, 4.5, 3.5, 2.5, 1.5, 0.5]
     now = 108.0
     assert heart.cut() == [0.25, 4.5, 3.5, 2.5, 1.5, 0.5, 1.0, 0.0]

@@ -162,7 +162,6 @@ def runs(tmp_path: Path) -> dict[str, Run]:
     ("asked", "expected"),
     [
         ("submit_collect ebbpool us workers=4", "1.000"),
-        ("submit_collect ebbpool us:1", "1.0"),
         ("submit_collect stdlib/ebbpool us workers=4", "8.00"),
         ("submit_collect stdlib/ebbpool us:0", "8"),
         ("submit_collect ebbpool/stdlib us:3 above=simplequeue workers=4", "0.067"),
@@ -188,7 +187,6 @@ def test_a_mark_is_looked_up(runs: dict[str, Run], asked: str, expected: str) ->
     ("asked", "complaint"),
     [
         ("submit_collect ebbpool us workers=5", "0 variants"),
-        ("submit_collect nobody us", "0 variants"),
         ("submit_collect ebbpool ms", "no metric 'ms'"),
         ("submit_collect ebbpool us above=nothing", "0 variants of 'nothing'"),
         ("submit_collect ebbpool/stdlib us workers=4 over:workers=5", "0 variants of 'stdlib'"),

@@ -54,7 +54,6 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bench(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Return the exit status and the JSON of a run."""
     status = main([*arguments, "--out", str(out)])
     (written,) = out.glob("*.json")
     (found,) = json.loads(written.read_text(encoding="utf-8")).values()

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.common import tight_switching
+
+from ebbpool.testing import no_thread_leaks
 
 HERE = Path(__file__).parent
 pytest.register_assert_rewrite("stress_harness")
@@ -35,23 +36,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_report_header() -> str:
-    import ebbpool
-
-    return (
-        f"stress: compiled={ebbpool.COMPILED} seconds={harness.SECONDS} patience={harness.PATIENCE} "
-        f"seed={harness.SEED} EBBPOOL_PURE={os.environ.get('EBBPOOL_PURE', '')!r}"
-    )
+    return f"stress: seconds={harness.SECONDS} patience={harness.PATIENCE} seed={harness.SEED}"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def real_stderr(pytestconfig: pytest.Config) -> Iterator[None]:
     """Give the harness the process's own standard error, which outlives pytest's capture."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    if capture is None:
+    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         harness.stderr_fd = os.dup(2)
-    else:
-        with capture.global_and_fixture_disabled():
-            harness.stderr_fd = os.dup(2)
     yield
     faulthandler.cancel_dump_traceback_later()
     os.close(harness.stderr_fd)
@@ -76,15 +68,8 @@ def watchdog(request: pytest.FixtureRequest, real_stderr: None) -> Iterator[None
 
 @pytest.fixture(autouse=True)
 def no_thread_left_behind() -> Iterator[None]:
-    """As in the ordinary tests, with the patience of these and every thread's stack."""
-    before = {*threading.enumerate()}
-    yield
-
-    def left() -> str:
-        found = [thread for thread in {*threading.enumerate()} - before if thread.name != harness.TIMEKEEPER]
-        return f"threads left after the test: {found}" if found else ""
-
-    harness.until(left)
+    with no_thread_leaks(grace=harness.PATIENCE):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -45,13 +45,13 @@ PATIENCE = float(os.environ.get("EBBPOOL_STRESS_PATIENCE", "30.0"))
 """How long a wait that ought to be short may take before the test calls it a hang."""
 SEED = int(os.environ.get("EBBPOOL_STRESS_SEED", random.SystemRandom().randrange(2**32)))
 
+GROWING = {"submitted", "completed", "failed", "cancelled", "rejected", "expired", "started", "retired"}
 TIMEKEEPER = "ebbpool-timekeeper"
 SHUT_DOWN = "cannot schedule new futures after shutdown"
 stderr_fd = 2
 
 
 def stuck(what: str) -> NoReturn:
-    """Write every thread's stack to standard error, then fail the test."""
     os.write(stderr_fd, f"\n--- stuck: {what}\n".encode())
     faulthandler.dump_traceback(file=stderr_fd, all_threads=True)
     pytest.fail(f"stuck: {what} (seed {SEED}; every thread's stack is on standard error)")
@@ -66,29 +66,7 @@ def until(what: Callable[[], str]) -> None:
         time.sleep(0.002)
 
 
-def bounded(what: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Return ``call(*args, **kwargs)``, made in a thread of its own; fail if that outlasts the patience."""
-    outcome: list[Any] = []
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            outcome.append(call(*args, **kwargs))
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=run, name=f"bounded {what}", daemon=True)
-    thread.start()
-    thread.join(PATIENCE)
-    if thread.is_alive():
-        stuck(what)
-    if failure:
-        raise failure[0]
-    return outcome[0]
-
-
 def named(prefix: str) -> list[threading.Thread]:
-    """Return the live threads whose name starts with `prefix`."""
     return [thread for thread in threading.enumerate() if thread.name.startswith(prefix)]
 
 
@@ -139,8 +117,6 @@ class Crew:
 
 
 class Gauge:
-    """How many are inside now, and the most there ever were."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.now = 0
@@ -167,11 +143,6 @@ class Ticket:
         due: The time on the clock before which it must not run.
         loop: The event loop that has called it; None if it was submitted.
     """
-
-    __slots__ = (
-        *("asked", "cancel_won", "due", "error", "future", "heard", "kind", "loop", "notices", "returned", "runs"),
-        *("token", "told"),
-    )
 
     def __init__(self, kind: str, due: float = 0.0, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.kind = kind
@@ -236,7 +207,6 @@ class Ticket:
         return True
 
     async def wait(self) -> None:
-        """Wait in its loop for the outcome and check it."""
         with contextlib.suppress(asyncio.CancelledError, CancelledError, BoomError, QueueTimeout):
             await self.future
         self.look()
@@ -294,7 +264,6 @@ class Ledger:
         return rng.sample(last, min(count, len(last)))
 
     def _work(self, ticket: Ticket, *args: Any) -> object:
-        """Do the work of a ticket, in a worker or in place."""
         ticket.runs.append(threading.get_ident())
         if (early := ticket.due - time.monotonic()) > 0:
             self.problems.append(f"a call ran {early:g} s too early")
@@ -333,16 +302,15 @@ class Ledger:
                     if child is not None and not child.read(PATIENCE):
                         self.problems.append(f"a nested task got no result; {ledger.target.stats()}")
 
-    def look(self) -> None:
-        """Check the figures of a lane while everything goes on."""
+    def look(self) -> Any:
         stats = self.target.stats()
-        assert isinstance(stats, LaneStats)
         told = figures(stats)
         before, self.last = self.last or told, told
-        assert 0 <= stats.running <= stats.limit, stats
+        assert isinstance(stats, PoolStats) or stats.running <= stats.limit, stats
         assert min(told.values()) >= 0, stats
-        shrunk = [name for name in ("submitted", "completed", "failed", "cancelled") if told[name] < before[name]]
+        shrunk = {name: (before[name], told[name]) for name in GROWING & told.keys() if told[name] < before[name]}
         assert not shrunk, f"a count went down: {shrunk} in {stats}"
+        return stats
 
     def close(self, rng: random.Random) -> None:
         """Shut a lane down in one of the ways there are; if that waits, all of its tasks are over then."""
@@ -358,7 +326,6 @@ class Ledger:
             assert not self.inside
 
     def check(self) -> None:
-        """Check every ticket of a lane in which nothing is under way against the figures of the lane."""
         self.settle()
         assert isinstance(self.target, Lane)
         # The last callback may still run.
@@ -368,7 +335,6 @@ class Ledger:
         add_up(self.target.stats(), tally)
 
     def settle(self) -> None:
-        """Wait until every accepted future is done."""
         end = time.monotonic() + PATIENCE
         for ticket in list(self.accepted):
             if ticket.loop is None and not ticket.read(max(0.0, end - time.monotonic())):

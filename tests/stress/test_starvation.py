@@ -10,8 +10,7 @@ import threading
 import time
 
 import pytest
-from stress_harness import LONG_ENOUGH, PATIENCE, SECONDS, TIMEKEEPER, named, rounds, stuck, until
-from support.common import run_script
+from stress_harness import PATIENCE, TIMEKEEPER, named, rounds, stuck, until
 
 from ebbpool import AdaptiveExecutor
 
@@ -66,7 +65,6 @@ def test_barrier_on_one_pool(ten_microseconds: None, parties: int, keep_alive: f
 
 @pytest.mark.parametrize("keep_alive", [0.0, 3600.0])
 def test_forgotten_executors_end_by_themselves(keep_alive: float) -> None:
-    """Executors made, used and dropped in thousands leave no thread, however long their keep-alive."""
     made = 0
     for _ in rounds():
         for _ in range(20):
@@ -86,45 +84,3 @@ def test_forgotten_executors_end_by_themselves(keep_alive: float) -> None:
     until(
         lambda: f"{len(left)} workers of {made} forgotten executors are left" if (left := named("forgotten_")) else ""
     )
-
-
-LOOKED_AT = """
-import faulthandler, sys, threading, time
-faulthandler.enable()
-sys.setswitchinterval(1e-6)
-from ebbpool import AdaptiveExecutor
-
-def build(size):
-    return {{number: [str(part) for part in range(size)] for number in range(size)}}
-
-over = threading.Event()
-pools = [AdaptiveExecutor(1, keep_alive=0, propagate_context=bool(number % 2)) for number in range(6)]
-
-def feed(pool):
-    while not over.is_set():
-        for future in [pool.submit(build, 5) for _ in range(3)]:
-            future.result(timeout={patience})
-
-feeders = [threading.Thread(target=feed, args=[pool]) for pool in pools]
-for feeder in feeders:
-    feeder.start()
-seen = set()
-end = time.monotonic() + {seconds}
-while time.monotonic() < end:
-    for stacks in (False, True):
-        for pool in pools:
-            seen.update(task.name for task in pool.running(stacks=stacks))
-over.set()
-for feeder in feeders:
-    feeder.join()
-for pool in pools:
-    pool.shutdown()
-print(*sorted(seen))
-"""
-
-
-def test_short_tasks_are_looked_at_while_their_threads_come_and_go() -> None:
-    """Looking at what runs, with stacks and without, harms neither the tasks nor the interpreter."""
-    done = run_script(LOOKED_AT.format(seconds=SECONDS, patience=PATIENCE), timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
-    assert "__main__.build" in done.stdout or not LONG_ENOUGH, done.stdout

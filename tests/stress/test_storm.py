@@ -23,10 +23,8 @@ from stress_harness import (
     Ledger,
     Ticket,
     add_up,
-    bounded,
     bring,
     check_closed,
-    figures,
     rounds,
     stuck,
 )
@@ -52,7 +50,6 @@ KINDS = ("threads", "lanes", "loops")
 """What takes part: threads alone; lanes and delayed calls beside them; event loops and lanes."""
 LANES = (("narrow", 1, False), ("middle", 3, False), ("urgent", 2, True))
 """Name, limit, and whether it goes first. A task of one may wait for one of a later lane, or of the pool."""
-GROWING = ("submitted", "completed", "failed", "cancelled", "rejected", "expired", "started", "retired")
 ENDINGS = ("idle", "wait", "no wait", "cancel", "with", "twice", "lanes first")
 NEAR = (0.0, 0.0001, 0.0005, 0.002, 0.005)
 FAR = 3600.0
@@ -79,7 +76,6 @@ class Storm:
         self.plain, self.delays = Ledger(self.pool, self.blocked), Ledger(self.pool, self.blocked)
         self.past: list[Ledger] = []
         self.lanes = [] if kind == "threads" else [self.open(place) for place in range(len(LANES))]
-        self.last: dict[str, Any] = {}
         self.crew = Crew()
 
     def open(self, place: int) -> Ledger:
@@ -141,7 +137,6 @@ class Storm:
             ticket.cancel()
 
     def waiter(self, rng: random.Random) -> None:
-        """Wait in one of the ways there are: a moment, or until the task has to be over."""
         tickets = self.plain.recent(rng, 5)
         futures = [ticket.future for ticket in tickets]
         if not futures:
@@ -150,6 +145,7 @@ class Storm:
         patient = rng.random() < 0.3
         timeout = PATIENCE if patient else rng.random() * 0.002
         way = rng.randrange(4)
+        told = False
         if way == 0:
             told = tickets[0].read(timeout)
         elif way == 1:
@@ -157,13 +153,10 @@ class Storm:
         elif way == 2:
             told = bool(concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_COMPLETED).done)
         else:
-            seen: list[object] = []
             with contextlib.suppress(TimeoutError):
-                for future in concurrent.futures.as_completed(futures, timeout):
-                    assert future.done()
-                    seen.append(future)
-            told = len(seen) == len(futures)
-            assert set(seen) == set(futures) or not told
+                seen = [future for future in concurrent.futures.as_completed(futures, timeout) if future.done()]
+                assert len(seen) == len(set(seen)) == len(futures)
+                told = True
         if patient and not told:
             stuck(f"one that waits in way {way} for {futures!r}; {self.pool.stats()}")
 
@@ -183,22 +176,19 @@ class Storm:
         time.sleep(rng.random() * 0.002)
 
     def reader(self, rng: random.Random) -> None:
-        stats = self.pool.stats()
+        stats = self.plain.look()
         threads = len(self.pool._threads)
         # Continuations of loops may have a reserve.
         most = self.highest_ceiling * (5 if self.kind == "loops" or self.limited else 4) // 4 + self.blocked.peak
         assert 0 <= stats.workers <= most and threads <= most, (stats, threads, most)
-        told = figures(stats)
-        assert all(value >= 0 for value in told.values()), stats
         assert stats.workers == stats.idle + stats.running, stats
         if self.kind == "threads":
             fates = stats.completed + stats.failed + stats.cancelled
             assert stats.submitted == stats.queued + stats.running + fates, stats
-        before, self.last = self.last or told, told
-        shrunk = {name: (before[name], told[name]) for name in GROWING if told[name] < before[name]}
-        assert not shrunk, f"a count went down: {shrunk} in {stats}"
         for ledger in self.lanes:
             ledger.look()
+        # It harms neither the tasks nor the interpreter, whose threads come and go meanwhile.
+        assert all(task.seconds >= 0 for task in self.pool.running(stacks=rng.random() < 0.5))
         time.sleep(rng.random() * 0.001)
 
     def closer(self, rng: random.Random) -> None:
@@ -210,7 +200,6 @@ class Storm:
         time.sleep(rng.random() * 0.01)
 
     def loop(self, kind: str, rng: random.Random) -> bool:
-        """Make calls from an event loop of a kind until the crew stops or the pool ends."""
         strays: list[Report] = []
 
         def hear(loop: asyncio.AbstractEventLoop, report: Report) -> None:
@@ -231,7 +220,6 @@ class Storm:
         return False
 
     async def batch(self, rng: random.Random, size: int) -> None:
-        """Make some calls, cancel some of them, and wait for all."""
         calls = []
         for _ in range(size):
             ledger = rng.choice((self.plain, self.plain, *self.lanes))
@@ -256,7 +244,6 @@ class Storm:
         await asyncio.sleep(0)
 
     def rage(self, ending: str, rng: random.Random) -> None:
-        """Let the storm rage for a moment, end it, and settle the accounts."""
         crew = self.crew
         crew.repeat("submitter", self.submitter, copies=3)
         crew.repeat("canceller", self.canceller)
@@ -288,9 +275,9 @@ class Storm:
     def end(self, ending: str, rng: random.Random) -> None:
         pool = self.pool
         if ending == "wait":
-            bounded("shutdown(wait=True)", pool.shutdown)
+            pool.shutdown()
         elif ending == "cancel":
-            bounded("shutdown(cancel_futures=True)", pool.shutdown, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
         elif ending == "with":
             with pool:
                 pass
@@ -302,7 +289,7 @@ class Storm:
                 ledger.close(rng)
         else:
             pool.shutdown(wait=False)
-        bounded("the last shutdown()", pool.shutdown)
+        pool.shutdown(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
@@ -324,6 +311,5 @@ def test_every_task_has_one_fate(settings: dict[str, Any]) -> None:
 
 
 def test_executor_does_what_the_model_says_for_longer() -> None:
-    """Other examples each time."""
     for _ in rounds(4 * SECONDS):
         run_state_machine_as_test(ExecutorModel, settings=profile(40, database=None, print_blob=True))

@@ -32,42 +32,20 @@ def question_of(*columns: Column, **others: Any) -> Question:
     def unused(peer: object, params: object) -> dict[str, list[float]]:
         raise AssertionError("a cell was measured here")
 
-    made: dict[str, Any] = {
-        "name": "made_up",
-        "title": "Made up",
-        "columns": columns,
-        "peers": "loop simplequeue ebbpool ebbpool-pure stdlib multiprocessing",
-        "variants": ({"workers": 2},),
-        "measure": unused,
-    }
-    return Question(**made | others)
+    names = "loop simplequeue ebbpool ebbpool-pure stdlib multiprocessing"
+    made: dict[str, Any] = {"name": "made_up", "title": "Made up", "variants": ({"workers": 2},)}
+    return Question(columns=columns, peers=names, measure=unused, **made | others)
 
 
 def run_of(path: Path, **peers: Sequence[float]) -> Run:
     """Return a run of `submit_collect` with 4 workers, µs by peer and round, that was written and read again."""
-    cells = [
-        {
-            "peer": peer,
-            "variant": {"workers": 4},
-            "samples": {"us": {str(at): [us] for at, us in enumerate(rounds, 1)}},
-            "without": [],
-        }
-        for peer, rounds in peers.items()
-    ]
-    document = {
-        "format": FORMAT,
-        "taken": "today",
-        "seconds": 60,
-        "commit": "abc",
-        "machine": {
-            "implementation": "CPython",
-            "python": "3.13.0 (main)",
-            "gil": True,
-            "processor": "",
-            "processors": [0, 1],
-        },
+    samples = {peer: {"us": {str(at): [us] for at, us in enumerate(rounds, 1)}} for peer, rounds in peers.items()}
+    cells = [{"peer": peer, "variant": {"workers": 4}, "samples": us, "without": []} for peer, us in samples.items()]
+    about = {"format": FORMAT, "taken": "today", "seconds": 60, "commit": "abc", "versions": {}}
+    python = {"implementation": "CPython", "python": "3.13.0 (main)", "gil": True}
+    document = about | {
+        "machine": python | {"processor": "", "processors": [0, 1]},
         "settings": {"quick": False, "pin": None, "workers": [4]},
-        "versions": {},
         "questions": {"submit_collect": {"sizes": {}, "rounds": 3, "cells": cells}},
     }
     save(path, {path.stem: document})
@@ -76,7 +54,6 @@ def run_of(path: Path, **peers: Sequence[float]) -> Run:
 
 @contextmanager
 def talking(talk: Callable[[socket.socket], object]) -> Iterator[int]:
-    """Yield the port of a server that calls `talk` with each connection, in a thread of its own."""
     closing, threads = threading.Event(), list[threading.Thread]()
 
     def accept() -> None:

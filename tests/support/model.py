@@ -85,33 +85,21 @@ class ExecutorModel(RuleBasedStateMachine):
 
     @initialize(
         max_workers=st.integers(1, 4),
-        min_workers=st.integers(0, 1),
-        spare=st.integers(0, 1),
-        keep_alive=st.sampled_from([0.0, 0.001, 30.0]),
         max_queue=st.sampled_from([None, None, 0, 1, 2, 3]),
         when_full=st.sampled_from(["block", "reject", "caller_runs"]),
+        others=st.fixed_dictionaries(
+            {
+                "min_workers": st.integers(0, 1),
+                "min_spare_workers": st.integers(0, 1),
+                "keep_alive": st.sampled_from([0.0, 0.001, 30.0]),
+            }
+        ),
     )
-    def make(
-        self,
-        max_workers: int,
-        min_workers: int,
-        spare: int,
-        keep_alive: float,
-        max_queue: int | None,
-        when_full: Any,
-    ) -> None:
+    def make(self, max_workers: int, max_queue: int | None, when_full: Any, others: dict[str, Any]) -> None:
         self.max_workers = self.highest = max_workers
         self.max_queue = max_queue
         self.when_full = when_full
-        self.pool = AdaptiveExecutor(
-            max_workers,
-            PREFIX,
-            min_workers=min_workers,
-            min_spare_workers=spare,
-            keep_alive=keep_alive,
-            max_queue=max_queue,
-            when_full=when_full,
-        )
+        self.pool = AdaptiveExecutor(max_workers, PREFIX, max_queue=max_queue, when_full=when_full, **others)
 
     # What the model knows.
 
@@ -182,9 +170,12 @@ class ExecutorModel(RuleBasedStateMachine):
     # Submitting.
 
     @precondition(lambda self: not self.closed and self.submitter is None and self.surely_free())
-    @rule(fails=st.booleans())
-    def submit(self, fails: bool) -> None:
-        self.submit_one(fails)
+    @rule(count=st.sampled_from([1, 1, 2, 5, 8]), fails=st.booleans())
+    def submit(self, count: int, fails: bool) -> None:
+        """Submit, often until something is full, so that the bounds are met often."""
+        for _ in range(count):
+            if self.submitter is None and self.surely_free():
+                self.submit_one(fails)
 
     def submit_one(self, fails: bool) -> None:
         room = self.has_room()
@@ -208,18 +199,9 @@ class ExecutorModel(RuleBasedStateMachine):
             self.submitter = task, Background(lambda: self.pool.submit(task.body, self.pool))
             task.state = "outside"
 
-    @precondition(lambda self: not self.closed)
-    @rule(count=st.integers(2, 8))
-    def submit_many(self, count: int) -> None:
-        """Submit until something is full, so that the bounds are met often."""
-        for _ in range(count):
-            if self.submitter is None and self.surely_free():
-                self.submit_one(fails=False)
-
     @precondition(lambda self: not self.closed and self.max_queue is None)
     @rule(fails=st.booleans())
     def submit_parent(self, fails: bool) -> None:
-        """Submit a task that will submit another one and wait for it."""
         task = self.new_task(fails=fails, nested=True)
         task.future = self.pool.submit(task.body, self.pool)
         self.accept(task)
@@ -296,7 +278,6 @@ class ExecutorModel(RuleBasedStateMachine):
     @precondition(lambda self: self.count("running", "queued", "blocked"))
     @rule(data=st.data())
     def wait_in_vain(self, data: st.DataObject) -> None:
-        """Nothing that waits at its gate, or for it, can be had."""
         pending = [task.future for task in (*self.running, *self.queue) if task.future is not None]
         future = data.draw(st.sampled_from(pending))
         with pytest.raises(TimeoutError):
@@ -432,7 +413,6 @@ class ExecutorModel(RuleBasedStateMachine):
 
 
 def profile(examples: int, **more: Any) -> settings:
-    """Return hypothesis settings for `examples` runs of the model."""
     return settings(
         max_examples=examples,
         stateful_step_count=40,

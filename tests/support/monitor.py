@@ -13,8 +13,6 @@ SNAPSHOT = {"get": "snapshot"}
 
 
 class Talk:
-    """A connection to a monitor, line by line."""
-
     def __init__(self, path: str | Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(TIMEOUT)

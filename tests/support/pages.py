@@ -45,12 +45,8 @@ PACKAGES = (
     "uvloop",
 )
 """What examples may need and do without."""
-OURS = {
-    "ebbpool.anyio": "anyio",
-    "ebbpool.celery": "celery",
+OURS = {f"ebbpool.{name}": name for name in ("anyio", "celery", "django", "gunicorn")} | {
     "ebbpool.dask": "distributed",
-    "ebbpool.django": "django",
-    "ebbpool.gunicorn": "gunicorn",
     "ebbpool.opentelemetry": "opentelemetry.sdk",
     "ebbpool.prometheus": "prometheus_client",
 }
@@ -87,7 +83,6 @@ def is_here(package: str) -> bool:
 
 
 def skip_without_packages(code: str) -> None:
-    """Skip the test if packages that an example imports are not installed here."""
     wanted = {package for name in imported(code) for package in PACKAGES if f"{name}.".startswith(f"{package}.")}
     if missing := sorted(package for package in wanted if not is_here(package)):
         pytest.skip(f"not installed here: {', '.join(missing)}")

@@ -153,7 +153,7 @@ def _serve_here(listener: socket.socket, options: argparse.Namespace, metrics: s
 
     with ExitStack() as stack:
         if metrics is not None:
-            from ebbpool._metrics.endpoint import endpoint
+            from ebbpool._metrics.service import endpoint
             from ebbpool._metrics.source import Source
 
             stack.enter_context(endpoint(metrics, Source(None).read, histograms=False))

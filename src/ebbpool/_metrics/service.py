@@ -1,54 +1,97 @@
-"""The metrics of a whole service: what each child of `ebbpool.prefork` reports, and their sum in the parent."""
+"""The metrics of a service: what a parent hears of its children, and where Prometheus scrapes, without its client."""
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import json
 import logging
-from collections.abc import Callable
-from typing import Final
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
-from ebbpool._metrics.source import BUCKETS, Source, Sums
-from ebbpool._metrics.table import BY_NAME, Amounts
+from ebbpool._metrics.source import Sums
+from ebbpool._metrics.table import BY_NAME, CONTENT_TYPE, HISTOGRAMS, METRICS, Amounts, text
+from ebbpool._prefork.bind import Bind, Listeners
 from ebbpool._prefork.child import log
 
+PATIENCE: Final = 5.0
+"""Seconds for which a client may be silent, or read nothing."""
 MEMORY: Final = 300.0
 """Seconds for which the parent keeps counters of a label that no pool has."""
-SHOWN: Final = 10.0
-"""Seconds for which a child reports them: a report may not get through."""
-
-
-def reporter(every: int) -> Callable[[], bytes]:
-    """Return what writes the metrics of this process, for its parent, as a line of JSON without its end.
-
-    For each label of a pool it has the metrics, each a list of name, lane, value of the metric's label, and number.
-
-    Args:
-        every: One in how many tasks is measured; 0 for none.
-    """
-    source = Source(None, every, BUCKETS if every else None, SHOWN)
-
-    def written() -> bytes:
-        found = source.read()
-        return json.dumps({pool: [[*key, n] for key, n in amounts.items()] for pool, amounts in found.items()}).encode()
-
-    return written
 
 
 def hear(sums: Sums, serial: int, report: bytes | None) -> None:
     """Take in a report of a child, or None if it has ended or was never started: its counters are kept."""
     try:
-        pools = {} if report is None else _parsed(report)
+        told = {} if report is None else json.loads(report)
+        # Another version may know more metrics.
+        known = {
+            label: {(metric, lane, value): float(n) for metric, lane, value, n in rows if metric in BY_NAME}
+            for label, rows in told.items()
+        }
     except Exception as error:
         # Nothing that a child says may end its parent.
         log(logging.WARNING, {"event": "metrics_unreadable", "error": f"{type(error).__name__}: {error}"})
-        return
-    sums.update(serial, pools)
+    else:
+        sums.update(serial, {label: (label, amounts) for label, amounts in known.items()})
 
 
-def _parsed(report: bytes) -> dict[str, tuple[str, Amounts]]:
-    """Return what a report tells, without metrics that this version does not know."""
-    found = {}
-    for label, rows in json.loads(report).items():
-        known = {(metric, lane, value): float(amount) for metric, lane, value, amount in rows if metric in BY_NAME}
-        found[label] = label, known
-    return found
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers GET and HEAD of /metrics, and of / too."""
+
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]  # no other has this handler
+    protocol_version = "HTTP/1.1"
+    timeout = PATIENCE
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] not in ("/", "/metrics"):
+            self.send_error(404, explain="The metrics are at /metrics.")
+            return
+        body = self.server.render().encode()
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name is http.server's)
+        """A line for each scrape tells nobody anything."""
+
+
+class Server(http.server.ThreadingHTTPServer):
+    block_on_close = False
+
+    def __init__(self, listener: socket.socket, render: Callable[[], str]) -> None:
+        super().__init__(listener.getsockname(), Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.render = render
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A client that has left is no news.
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
+
+
+@contextlib.contextmanager
+def endpoint(bind: Bind, read: Callable[[], Mapping[str, Amounts]], *, histograms: bool) -> Iterator[str]:
+    """Answer scrapes, in threads of its own, while the block runs; yield the address.
+
+    `read` returns the metrics of each pool by its label, in any thread. Errors call the address `metrics`.
+    """
+    metrics = (*METRICS, *HISTOGRAMS) if histograms else METRICS
+    with contextlib.closing(Listeners(bind, 64, False, "metrics")) as listeners:
+        server = Server(listeners.of(0), lambda: text(metrics, read()))
+        thread = threading.Thread(target=server.serve_forever, name="ebbpool-metrics", daemon=True)
+        thread.start()
+        try:
+            yield listeners.shown
+        finally:
+            server.shutdown()
+            thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import threading
 import time
@@ -34,11 +35,14 @@ MOST: Final = 4096
 """How many samples of a pool are kept for one collection where they cannot be sorted in by a worker."""
 MOST_NAMES: Final = 1000
 """Of how many labels of pools that have ended the counters are kept."""
+SHOWN: Final = 10.0
+"""Seconds for which a child of `ebbpool.prefork` reports the counters of a pool that has ended: reports get lost."""
 
 # Re-entrant: who reads the metrics of pools reads their samples, too.
 _turn = threading.RLock()
 """Who holds it reads or changes what is known of pools."""
-_observers: Final[WeakKeyDictionary[Any, list[tuple[int, Record]]]] = WeakKeyDictionary()
+_observers: Final[WeakKeyDictionary[Any, dict[Record, int]]] = WeakKeyDictionary()
+"""Who is told of one in how many tasks, by the crew of the pool."""
 
 
 def _after_fork() -> None:
@@ -51,12 +55,7 @@ lifecycle.after_fork(_after_fork)
 
 
 def checked(pools: Any, sample: Any, buckets: Any) -> tuple[list[Any] | None, int, tuple[float, ...]]:
-    """Return the pools, the n of a sample of 1/n (0 for None), and the upper bounds of the buckets without infinity.
-
-    Raises:
-        TypeError: One of the arguments is of the wrong type.
-        ValueError: One is out of range, or there are buckets without a sample.
-    """
+    """Return the pools, the n of a sample of 1/n (0 for None), and the upper bounds of the buckets without infinity."""
     chosen: list[Any] | None = None
     if pools is not None:
         chosen = list(pools) if isinstance(pools, Iterable) else [None]
@@ -69,12 +68,7 @@ def checked(pools: Any, sample: Any, buckets: Any) -> tuple[list[Any] | None, in
 
 
 def one_in(sample: Any, name: str = "sample") -> int:
-    """Return the n of a sample of 1/n, rounded to a whole number, 0 for None; errors call it `name`.
-
-    Raises:
-        TypeError: It is not a number.
-        ValueError: It is not above 0 and at most 1.
-    """
+    """Return the n of a sample of 1/n, rounded to a whole number, 0 for None; errors call it `name`."""
     if sample is None:
         return 0
     try:
@@ -109,33 +103,26 @@ def _no_text(value: Any) -> Any:
 def _observe(crew: Any, every: int, record: Record) -> None:
     """Have `record(seconds waited, seconds run)` called after one in `every` tasks of a pool; for 0 no more."""
     with _turn:
-        observers = [(n, other) for n, other in _observers.get(crew, []) if other != record]
-        if every:
-            observers.append((every, record))
+        observers = {other: n for other, n in (_observers.get(crew, {}) | {record: every}).items() if n}
         _observers[crew] = observers
         # 0 if there are none.
-        common = math.gcd(*(n for n, _ in observers))
-        crew.pool.observe(common, _all([(n // common, other) for n, other in observers]) if observers else None)
+        common = math.gcd(*observers.values())
+        turns = itertools.count(common, common)
 
+        def tell(waited: float, ran: float) -> None:
+            turn = next(turns)
+            for other, n in observers.items():
+                if turn % n == 0:
+                    other(waited, ran)
 
-def _all(observers: list[tuple[int, Record]]) -> Record:
-    turns = itertools.count(1)
-
-    def record(waited: float, ran: float) -> None:
-        turn = next(turns)
-        for every, other in observers:
-            if turn % every == 0:
-                other(waited, ran)
-
-    return record
+        crew.pool.observe(common, tell if observers else None)
 
 
 class Samples:
     """How long sampled tasks of one pool took.
 
-    Args:
-        bounds: The upper bounds of buckets, without infinity, into which workers sort all samples; None to keep the
-            samples until they are taken: all of them or, of a flood, an even share.
+    Workers sort the samples into buckets, with these upper bounds. Without bounds all are kept until they are taken or,
+    of a flood, an even share.
     """
 
     def __init__(self, bounds: tuple[float, ...] | None = None) -> None:
@@ -174,7 +161,6 @@ class Samples:
                 self._sums[place] += seconds
 
     def take(self) -> list[tuple[float, float]]:
-        """Return the samples that have been kept since the last time."""
         with _turn:
             self._stride = 1
             return [self._kept.popleft() for _ in range(len(self._kept))]
@@ -211,13 +197,10 @@ class _Seen:
 
 
 class Source:
-    """The metrics of pools; it keeps no executor alive.
+    """The metrics of these pools, or of all that there are when they are read; it keeps no executor alive.
 
-    Args:
-        pools: The pools; None for all that there are when they are read: those that are open, or still have threads.
-        every: One in how many tasks is measured; 0 for none.
-        bounds: The upper bounds of the buckets that these are sorted into; None to leave them to `take`.
-        memory: For how many seconds counters are kept of a label that no pool has; below 0 for none.
+    One in `every` task is measured, none if that is 0, and sorted into buckets or, without `bounds`, left to `take`.
+    `memory` is for how many seconds counters are kept of a label that no pool has; below 0 for none.
     """
 
     def __init__(
@@ -275,21 +258,31 @@ class Source:
             return [(seen.label, sample) for seen in list(self._known.values()) for sample in seen.samples.take()]
 
     def close(self) -> None:
-        """Measure no more tasks."""
         with _turn:
             self._closed = True
             for crew, seen in list(self._known.items()):
                 _observe(crew, 0, seen.samples.record)
 
 
+def reporter(every: int) -> Callable[[], bytes]:
+    """Return what writes the metrics of this process as a line of JSON without its end, for its parent to hear.
+
+    For each label of a pool it has the metrics, each a list of name, lane, value of the metric's label, and number. One
+    in `every` task is measured; none if that is 0.
+    """
+    source = Source(None, every, BUCKETS if every else None, SHOWN)
+
+    def written() -> bytes:
+        found = source.read()
+        return json.dumps({pool: [[*key, n] for key, n in amounts.items()] for pool, amounts in found.items()}).encode()
+
+    return written
+
+
 class Sums:
     """What processes have shown last of their pools, and what pools that have ended had counted.
 
-    Counters of a label go on where another pool has it, or gets it in time.
-
-    Args:
-        memory: For how many seconds counters are kept of a label that no pool has; below 0 for none.
-        clock: Seconds of a clock that never goes back.
+    Counters of a label go on where another pool has it, or gets it within `memory` seconds.
     """
 
     def __init__(self, memory: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -320,7 +313,6 @@ class Sums:
                 self._forget()
 
     def read(self) -> dict[str, Amounts]:
-        """Return the sums by label."""
         with _turn:
             self._forget()
             found = {label: dict(counted) for label, (_, counted) in self._ended.items()}

@@ -18,25 +18,18 @@ label ("" for none). Of a histogram that value is the upper bound of a bucket, o
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric of a pool or, if its name says so, of a lane.
-
-    Attributes:
-        name: As OpenTelemetry writes it.
-        kind: How it changes, and how several are added up.
-        read: The attribute of `PoolStats`, or of `LaneStats`, that holds it; or what returns it by values of the label.
-        help: What it tells, in one sentence.
-        label: By what it is split up; "" if it is not.
-    """
+    """One metric of a pool or, if its name says so, of a lane; named as OpenTelemetry writes it."""
 
     name: str
     kind: Kind
     read: str | Callable[[Any], Mapping[str, float | None]]
+    """The attribute of `PoolStats`, or of `LaneStats`, that holds it; or what returns it by values of the label."""
     help: str
     label: str = ""
+    """By what it is split up; "" if it is not."""
 
     @property
     def of_lane(self) -> bool:
-        """Whether it is a metric of a lane."""
         return self.name.startswith("ebbpool.lane.")
 
     @property
@@ -52,14 +45,8 @@ class Metric:
         return self.name.replace(".", "_") + ("_seconds" if self.unit == "s" else "")
 
     def labels(self, pool: str, lane: str, value: str) -> dict[str, str]:
-        """Return the labels of one of its numbers in Prometheus."""
         given = {"pool": pool, "lane": lane, self.label: value}
         return {name: given[name] for name in ("pool", "lane" * self.of_lane, self.label) if name}
-
-    def amounts(self, stats: Any, lane: str = "") -> Amounts:
-        """Return its numbers, which it finds in `stats`."""
-        found = {"": getattr(stats, self.read)} if isinstance(self.read, str) else self.read(stats)
-        return {(self.name, lane, value): number for value, number in found.items() if number is not None}
 
 
 def _threads(stats: Any) -> Mapping[str, float]:
@@ -117,23 +104,20 @@ GROWING: Final = frozenset(metric.name for metric in BY_NAME.values() if metric.
 
 
 def amounts(pool: Any, lanes: list[tuple[str, Any]], kinds: Container[Kind] = KINDS) -> Amounts:
-    """Return the metrics of a pool.
+    """Return the metrics, of these kinds, in a `PoolStats` and in the `LaneStats` of its lanes, with their names.
 
-    Args:
-        pool: Its `PoolStats`, or what has at least the attributes for metrics of these kinds.
-        lanes: The name and the `LaneStats` of each of its lanes. Those of one name are added up.
-        kinds: The kinds of the metrics.
+    Lanes of one name are added up. In place of a `PoolStats` an object will do that has what these kinds need.
     """
     found: Amounts = {}
     for metric in METRICS:
         if metric.kind in kinds:
             for lane, stats in lanes if metric.of_lane else [("", pool)]:
-                add(found, metric.amounts(stats, lane))
+                read = {"": getattr(stats, metric.read)} if isinstance(metric.read, str) else metric.read(stats)
+                add(found, {(metric.name, lane, value): n for value, n in read.items() if n is not None})
     return found
 
 
 def add(total: Amounts, more: Amounts) -> None:
-    """Add `more` to `total`."""
     for key, number in more.items():
         if key not in total:
             total[key] = number
@@ -155,12 +139,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def families(metrics: Iterable[Metric], found: Mapping[str, Amounts]) -> Iterator[tuple[str, str, str, list[Sample]]]:
-    """Yield name, help, type and samples of each metric.
-
-    Args:
-        metrics: The metrics to show.
-        found: The metrics of each pool, by its label.
-    """
+    """Yield name, help, type and samples of each metric, as `found` in the pools of each label."""
     by_metric: dict[str, list[tuple[str, str, str, float]]] = {}
     for pool, amounts in found.items():
         for (name, lane, value), number in amounts.items():
@@ -193,15 +172,13 @@ def _histogram(rows: Iterable[tuple[str, str, str, float]]) -> list[Sample]:
 
 
 def text(metrics: Iterable[Metric], found: Mapping[str, Amounts]) -> str:
-    """Return the metrics in Prometheus' text format."""
     lines = []
     for name, told, kind, samples in families(metrics, found):
         shown = name + "_total" if kind == "counter" else name
         lines += [f"# HELP {shown} {told}", f"# TYPE {shown} {kind}"]
         for suffix, labels, number in samples:
             written = ",".join(f'{label}="{_escaped(value)}"' for label, value in sorted(labels.items()))
-            braces = f"{{{written}}}" if written else ""
-            lines.append(f"{name}{suffix}{braces} {float(number)!r}")
+            lines.append(f"{name}{suffix}{{{written}}} {float(number)!r}")
     return "\n".join(lines) + "\n"
 
 

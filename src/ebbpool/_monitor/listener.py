@@ -28,7 +28,6 @@ from ebbpool._unix import identity, must_be_free, peer, refused, remove
 from ebbpool._version import __version__
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
 LOGGER: Final = logging.getLogger("ebbpool.monitor")
@@ -48,20 +47,17 @@ _asked = False
 
 
 def from_environment() -> None:
-    """Listen at the path that `EBBPOOL_MONITOR` names, if it does; only the first call in a process looks.
-
-    A path that cannot be used is logged, and the program goes on.
-    """
+    """Listen at the path that `EBBPOOL_MONITOR` names, if it does; only the first call in a process looks."""
     global _asked
     if _asked:
         return
     _asked = True
     path = os.environ.get(VARIABLE)
-    if not path:
-        return
     try:
-        Listener(path, resident=True)
+        if path:
+            Listener(path, resident=True)
     except (OSError, RuntimeError, ValueError) as error:
+        # The program goes on.
         LOGGER.warning("%s=%s is not used: %s", VARIABLE, path, error)
 
 
@@ -69,15 +65,13 @@ def _path_of(value: Any) -> str:
     """Return `value` as a path, in which ``{pid}`` may stand for the number of the process."""
     try:
         path = os.fsdecode(value)
+        if path and b"\0" not in os.fsencode(path):
+            return path
     except TypeError:
         raise TypeError(f"path must be a string or a path, not {value!r}") from None
-    try:
-        fits = bool(path) and b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
-        fits = False
-    if not fits:
-        raise ValueError(f"path must name a file, not {value!r}")
-    return path
+        pass
+    raise ValueError(f"path must name a file, not {value!r}")
 
 
 def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
@@ -98,11 +92,10 @@ def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
             must_be_free(path)
             # Where two processes come to this line at once, the later one has the path.
             os.rename(inside, path)
-    except OSError as error:
+    except BaseException as error:
         listener.close()
-        raise refused(path, error) from None
-    except BaseException:
-        listener.close()
+        if isinstance(error, OSError):
+            raise refused(path, error) from None
         raise
     return listener, made
 
@@ -148,15 +141,16 @@ def _pool(pool: Any, closed: bool, stacks: bool) -> dict[str, Any]:
 def _answer(line: bytes) -> bytes:
     """Return the answer to one request; what cannot be answered is told why. Does not raise."""
     try:
-        return _encoded(snapshot(_stacks_wanted(line)))
-    except ValueError as error:
-        return _refusal(str(error))
+        stacks = _stacks_wanted(line)
+        if stacks is not None:
+            return _encoded(snapshot(stacks))
+        wanted = '{"get": "snapshot"} on one line, where "stacks": true or false may be added'
+        return _refusal(f"a request must be {wanted}, not {reprlib.repr(line)}")
     except Exception as error:
         return _refusal(f"{type(error).__name__}: {error}")
 
 
 def _refusal(reason: str) -> bytes:
-    """Return the line for a client that gets no answer."""
     return _encoded({"error": reason})
 
 
@@ -164,22 +158,15 @@ def _encoded(reply: dict[str, Any]) -> bytes:
     return json.dumps(reply, separators=(",", ":")).encode() + b"\n"
 
 
-def _stacks_wanted(line: bytes) -> bool:
-    """Return whether a request asks for stacks; raise `ValueError` if it is none."""
-    try:
-        request = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"a request must be one JSON object on one line: {error}") from error
-    if not isinstance(request, dict):
-        raise ValueError(f"a request must be a JSON object, not {reprlib.repr(request)}")
-    if strange := request.keys() - {"get", "stacks"}:
-        raise ValueError(f"a request may have 'get' and 'stacks', not {reprlib.repr(min(strange))}")
-    if request.get("get") != "snapshot":
-        raise ValueError(f"'get' must be 'snapshot', not {reprlib.repr(request.get('get'))}")
-    stacks = request.get("stacks", False)
-    if not isinstance(stacks, bool):
-        raise ValueError(f"'stacks' must be true or false, not {reprlib.repr(stacks)}")
-    return stacks
+def _stacks_wanted(line: bytes) -> bool | None:
+    """Return whether a request asks for stacks; None if it is none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        match json.loads(line):
+            case {"get": "snapshot", "stacks": bool(stacks), **more} if not more:
+                return stacks
+            case {"get": "snapshot", **more} if not more:
+                return False
+    return None
 
 
 def _talk(connection: socket.socket) -> Iterator[int]:
@@ -187,9 +174,6 @@ def _talk(connection: socket.socket) -> Iterator[int]:
 
     A request is read only when the answer to the one before has been sent. So a client that does not read holds one
     answer here at most, and each client has one answer sent in a turn.
-
-    Raises:
-        OSError: The connection is gone.
     """
     incoming = bytearray()
     last = False
@@ -264,9 +248,7 @@ class Listener:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -347,17 +329,15 @@ class Listener:
         # Where the platform does not say whose it is, the mode of the socket's file has to do.
         other = peer(connection)
         if other is not None and other[1] not in (0, os.geteuid()):
-            _turn_away(connection, "this process belongs to another user")
+            reason = "this process belongs to another user"
         elif len(self._clients) >= MOST:
-            _turn_away(connection, f"{MOST} clients are connected, and no more are taken")
+            reason = f"{MOST} clients are connected, and no more are taken"
         else:
             self._clients.add(connection)
             self._selector.register(connection, selectors.EVENT_READ, _talk(connection))
-
-
-def _turn_away(connection: socket.socket, reason: str) -> None:
-    with connection, contextlib.suppress(OSError):
-        connection.send(_refusal(reason))
+            return
+        with connection, contextlib.suppress(OSError):
+            connection.send(_refusal(reason))
 
 
 def _close_all() -> None:

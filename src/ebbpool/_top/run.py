@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -9,37 +10,27 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbpool._top.attaching import PREPARE, Attached, stacks_from_outside
-from ebbpool._top.client import Client, Failed, everyone, find
-from ebbpool._top.model import LATE, Model, printable
+from ebbpool._top.client import LATE, Client
+from ebbpool._top.processes import PREPARE, Attached, Failed, everyone, find, printable, stacks_from_outside
 from ebbpool._version import __version__
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ebbpool._top.view import View
-
 INTERVAL: Final = 1.0
 """Seconds from one snapshot to the next."""
 PATIENCE: Final = 30.0
 """Seconds for which ``--once`` and ``--json`` wait for an answer."""
+_print: Final = functools.partial(print, flush=True)
 
 
 def run(target: str | None, once: bool, as_json: bool, stacks: bool) -> int:
-    """Show what the pools of a process are doing.
+    """Show what the pools of a process are doing, or list the processes that listen; return the exit status.
 
-    Args:
-        target: The number of a process, or the path where one listens; None to list the processes that listen.
-        once: Whether one screen is printed.
-        as_json: Whether one object is printed.
-        stacks: Whether each task comes with its stack, where keys are not read.
-
-    Returns:
-        The exit status: 1 if the process cannot be looked at, or has ended.
+    `target` is the number of a process, or the path where one listens; None for the list.
     """
     try:
         if not hasattr(socket, "AF_UNIX"):
@@ -125,21 +116,19 @@ def _show(client: Client, once: bool, stacks: bool) -> int:
         from rich.console import Console
     except ImportError:
         raise Failed("the screen needs rich: python -m pip install rich (or use --json)") from None
-    from ebbpool._top.view import View
+    from ebbpool._top.view import Model, screen
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
     # Not every encoding has the bars.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     keyboard = sys.stdin is not None and sys.stdin.isatty()
-    live = keyboard and not once and console.is_terminal and not console.is_dumb_terminal
-    view = View(keys=live, stacks=stacks and not live)
-    if live:
-        return _live(client, console, view)
+    if keyboard and not once and console.is_terminal and not console.is_dumb_terminal:
+        return _live(client, console)
     model = Model()
     while True:
         model.update(_one(client, stacks))
-        console.print(view.screen(model, console.width), crop=False)
+        console.print(screen(model, console.width, keys=False, stacks=stacks), crop=False)
         if once:
             return 0
         sys.stdout.flush()
@@ -147,8 +136,9 @@ def _show(client: Client, once: bool, stacks: bool) -> int:
         time.sleep(2 * INTERVAL)
 
 
-def _live(client: Client, console: Console, view: View) -> int:
+def _live(client: Client, console: Console) -> int:
     from ebbpool._top.terminal import Terminal
+    from ebbpool._top.view import KEYS, Model, screen
 
     model = Model(client.hope)
     following = looked = time.monotonic()
@@ -164,28 +154,13 @@ def _live(client: Client, console: Console, view: View) -> int:
             if model.snapshot is None and client.silent >= LATE and time.monotonic() >= looked:
                 looked = time.monotonic() + INTERVAL
                 model.waiting = "\n".join([client.hope, *stacks_from_outside(client.pid)])
-            terminal.show(view.screen(model, console.width, console.height))
+            terminal.show(screen(model, console.width, console.height))
             # With an answer outstanding the seconds without one are counted.
             left = following - time.monotonic() if not client.silent else 0.25
-            for key in terminal.wait(client.waits_for() if client.silent else [], min(left, INTERVAL)):
+            for key in terminal.wait(client.waits_for(), min(left, INTERVAL)):
                 if key == "quit":
                     return 0
                 if key == "enter":
                     # The stack is asked for at once.
                     following = 0.0
                 KEYS[key](model)
-
-
-KEYS: Final[dict[str, Callable[[Model], None]]] = {
-    "enter": Model.toggle,
-    "escape": Model.close,
-    "sort": Model.sort_next,
-    "up": lambda model: model.move(-1),
-    "down": lambda model: model.move(1),
-    "page up": lambda model: model.move(-10),
-    "page down": lambda model: model.move(10),
-}
-
-
-def _print(line: str) -> None:
-    print(line, flush=True)

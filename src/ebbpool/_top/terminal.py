@@ -32,13 +32,10 @@ _KEY: Final = re.compile(rb"\x1b[\[O][ -?]*[@-~]?|.", re.DOTALL)
 
 
 def keys_in(data: bytes) -> list[str]:
-    """Return the keys that were pressed; those that mean nothing are left out."""
     return [_KEYS[key] for key in _KEY.findall(data) if key in _KEYS]
 
 
 class Terminal:
-    """The screen and the keyboard, between `__enter__` and `__exit__`."""
-
     def __init__(self, console: Console, keyboard: int) -> None:
         self._console = console
         self._keyboard = keyboard

@@ -1,10 +1,12 @@
-"""The screen: a model drawn for a width and a height."""
+"""The screen: the last snapshot, what came before it and what the user has chosen, drawn for a width and a height."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rich.cells import cell_len
@@ -12,211 +14,355 @@ from rich.console import Group, OverflowMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ebbpool._top.model import LATE, Model, Row, Task, printable
+from ebbpool._top.client import LATE
+from ebbpool._top.processes import printable
 
+HISTORY: Final = 240
+"""How many snapshots the sparklines reach back."""
 BARS: Final = " ▁▂▃▄▅▆▇█"
 _FRAME: Final = re.compile(r'(?P<before> *File ")(?P<path>.*)(?P<after>", line \d+, in .*)')
 RIGHT: Final[dict[str, Any]] = {"justify": "right"}
 UNLIMITED: Final = 1 << 30
-"""A height for output that is not a screen."""
+"""A height, or a width, for output that is not a screen."""
+
+Key = tuple[str, ...]
+
+
+@dataclass
+class Row:
+    """A pool, or a lane of one, and its part of the snapshot."""
+
+    key: Key
+    figures: dict[str, Any]
+    threads: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    """How many there were, oldest first; of a lane, running tasks."""
+    waiting: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    rate: float | None = None
+    """Tasks done per second, between the last two snapshots; None after the first."""
+
+    @property
+    def is_lane(self) -> bool:
+        return len(self.key) > 1
+
+    @property
+    def done(self) -> int:
+        return int(self.figures["completed"] + self.figures["failed"] + self.figures["cancelled"])
+
+    @property
+    def limit(self) -> int:
+        return int(self.figures["limit" if self.is_lane else "max_workers"])
+
+
+@dataclass(frozen=True)
+class Task:
+    pool: str
+    figures: dict[str, Any]
+
+    @property
+    def key(self) -> Key:
+        """What tells it from others, from snapshot to snapshot."""
+        return self.pool, self.figures["thread"], self.figures["name"]
+
+    @property
+    def place(self) -> str:
+        lane = self.figures["lane"]
+        return f"{self.pool}/{lane}" if lane else self.pool
+
+
+SORTS: Final[dict[str, Callable[[Task], Any]]] = {
+    "time": lambda task: -task.figures["seconds"],
+    "name": lambda task: str(task.figures["name"]),
+    "pool": lambda task: task.place,
+    "thread": lambda task: str(task.figures["thread"]),
+}
+"""By what tasks can be sorted, in the order in which one key goes through them."""
+
+
+class Model:
+    """What is shown, without a terminal and without a clock."""
+
+    def __init__(self, waiting: str = "waiting for the first answer") -> None:
+        self.waiting = waiting
+        """What is shown until the first snapshot comes."""
+        self.snapshot: dict[str, Any] | None = None
+        self.rows: dict[Key, Row] = {}
+        self.sort = "time"
+        self.silent = 0.0
+        self.opened: Task | None = None
+        """The task whose stack is shown."""
+        self.over = False
+        """Whether that task is no longer running."""
+        self.notice = ""
+        """What the user is told until the next key."""
+        self.scrolled = 0
+        self._chosen: Key | None = None
+        self._place = 0
+
+    def update(self, snapshot: dict[str, Any]) -> None:
+        before, self.snapshot = self.snapshot, snapshot
+        elapsed = snapshot["time"] - before["time"] if before is not None else 0.0
+        rows: dict[Key, Row] = {}
+        for key, figures in _parts(snapshot):
+            known = self.rows.get(key)
+            row = rows[key] = known or Row(key, figures)
+            done = row.done
+            row.figures = figures
+            row.rate = max(0.0, (row.done - done) / elapsed) if known is not None and elapsed > 0 else None
+            row.threads.append(figures["running" if row.is_lane else "workers"])
+            row.waiting.append(figures["queued"])
+        self.rows = rows
+        self._follow()
+
+    def tasks(self) -> list[Task]:
+        pools = self.snapshot["pools"] if self.snapshot is not None else []
+        found = [Task(pool["name"], task) for pool in pools for task in pool["tasks"]]
+        found.sort(key=SORTS["time"])
+        found.sort(key=SORTS[self.sort])
+        return found
+
+    def chosen(self) -> int:
+        """Return the place of the chosen task among `tasks`; it stays with the task as long as that runs."""
+        keys = [task.key for task in self.tasks()]
+        return keys.index(self._chosen) if self._chosen in keys else max(0, min(self._place, len(keys) - 1))
+
+    def move(self, steps: int) -> None:
+        """Choose another task, or scroll the stack."""
+        self.notice = ""
+        if self.opened is not None:
+            self.scrolled = max(0, self.scrolled - steps)
+        elif tasks := self.tasks():
+            self._place = max(0, min(self.chosen() + steps, len(tasks) - 1))
+            # At the top the choice does not follow a task: the first row stays chosen, whatever is in it.
+            self._chosen = tasks[self._place].key if self._place else None
+
+    @property
+    def next_sort(self) -> str:
+        """How the tasks are sorted after the next press of the key."""
+        names = list(SORTS)
+        return names[(names.index(self.sort) + 1) % len(names)]
+
+    def sort_next(self) -> None:
+        self.notice = ""
+        self.sort = self.next_sort
+
+    def toggle(self) -> None:
+        """Show the stack of the chosen task, or close it."""
+        self.notice = ""
+        if self.opened is not None:
+            self.close()
+        elif tasks := self.tasks():
+            self.opened, self.over, self.scrolled = tasks[self.chosen()], False, 0
+
+    def close(self) -> None:
+        self.opened = None
+
+    def _follow(self) -> None:
+        if self.opened is None:
+            return
+        for task in self.tasks():
+            if task.key == self.opened.key and task.figures["seconds"] >= self.opened.figures["seconds"]:
+                self.opened = task
+                return
+        # The last stack stays, to be read. If none has come, none will.
+        self.over = True
+        if not self.opened.figures["stack"]:
+            self.notice = f"{self.opened.figures['name']} has ended"
+            self.close()
+
+
+KEYS: Final[dict[str, Callable[[Model], None]]] = {
+    "enter": Model.toggle,
+    "escape": Model.close,
+    "sort": Model.sort_next,
+    "up": lambda model: model.move(-1),
+    "down": lambda model: model.move(1),
+    "page up": lambda model: model.move(-10),
+    "page down": lambda model: model.move(10),
+}
+
+
+def _parts(snapshot: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
+    for pool in snapshot["pools"]:
+        yield (pool["name"],), pool
+        for lane in pool["lanes"]:
+            yield (pool["name"], lane["name"]), lane
+
+
+def screen(
+    model: Model, width: int, height: int = UNLIMITED, *, keys: bool = True, stacks: bool = False
+) -> RenderableType:
+    """Draw a model, with what is chosen and what keys do if `keys` are read, and with each task's stack if wanted."""
+    snapshot = model.snapshot
+    parts: list[RenderableType] = [_head(model, width)]
+    if snapshot is None:
+        lines = model.waiting.split("\n")[: max(1, height - 2)]
+        parts.extend(Text(printable(line), no_wrap=True, overflow="ellipsis") for line in lines)
+        return Group(*parts, *(_foot(model, height - 2 - len(lines)) if keys else ()))
+    found = [(each["at"], pool["name"], each) for pool in snapshot["pools"] for each in pool["decisions"]]
+    decisions = sorted(found, key=lambda entry: entry[0])
+    # The heads of three sections, two empty lines, the first line and the last.
+    room = max(3, height - 6 - keys)
+    log = min(len(decisions) or 1, max(1, min(8, room // 5)))
+    pools = min(max(1, len(model.rows)), max(2, (room - log) // 2))
+    tasks = max(1, room - log - pools)
+    parts += [_pools(list(model.rows.values()), width, pools), Text()]
+    if model.opened is not None:
+        title, *stack = _stack(model.opened, width, "which has ended" if model.over else "")
+        # The innermost call is the last line, and that is what one wants to see.
+        last = max(min(len(stack), tasks), len(stack) - model.scrolled)
+        model.scrolled = len(stack) - last
+        parts += [title, *stack[max(0, last - tasks) : last]]
+        used = min(tasks, last)
+    else:
+        parts.append(_tasks(model, tasks, keys, stacks))
+        used = max(1, min(tasks, len(model.tasks())))
+    logged = decisions[-(log + tasks - used) :]
+    parts += [Text(), *_log(logged)]
+    return Group(*parts, *(_foot(model, room - pools - used - max(1, len(logged))) if keys else ()))
+
+
+def _head(model: Model, width: int) -> Text:
+    line = Text(no_wrap=True, overflow="ellipsis")
+    snapshot = model.snapshot
+    if snapshot is not None:
+        threads = sum(pool["workers"] for pool in snapshot["pools"])
+        line.append(f"pid {snapshot['pid']}", "bold")
+        line.append(
+            f"  {printable(snapshot['python'])}  ebbpool {printable(snapshot['ebbpool'])}"
+            f"  {_count(len(snapshot['pools']), 'pool')}, {_count(threads, 'thread')}  {_clock(snapshot['time'])}"
+        )
+        # Each pool shows all loops of the process. One that runs an older ebbpool shows none.
+        for lag in next((pool["loop_lag"] for pool in snapshot["pools"] if pool.get("loop_lag")), ()):
+            line.append(f"  {printable(lag['name'])} late {1e3 * lag['p99']:.1f} ms (p99)")
+        if others := snapshot.get("others"):
+            line.append(f"  {_count(len(others), 'thread')} of no pool")
+    if model.silent >= LATE:
+        words = f" no answer for {int(model.silent)} s "
+        if snapshot is not None:
+            words += f"(figures of {_clock(snapshot['time'])}) "
+            line.truncate(max(0, width - cell_len(words) - 1), overflow="crop", pad=True)
+            line.append(" ")
+        line.append(words, "reverse bold")
+    return line
+
+
+def _pools(rows: list[Row], width: int, height: int) -> RenderableType:
+    # A narrow screen has room for the figures only.
+    spark = 0 if width < 72 else 8 + min(24, max(0, width - 80) // 4)
+    columns: list[tuple[str, dict[str, Any], Callable[[Row], Text | str]]] = [
+        ("POOL", {"ratio": 1, "min_width": 10}, _name),
+        ("THREADS", RIGHT, lambda row: f"{row.threads[-1]}/{row.limit}"),
+        ("", {"width": spark}, lambda row: Text(sparkline(row.threads, spark, 4), "cyan")),
+        ("BUSY", RIGHT, lambda row: str(row.figures["running"])),
+        # An older process, or a lane, tells of no tasks that are away.
+        ("AWAY", RIGHT, lambda row: str(row.figures.get("away", ""))),
+        ("BLOCKED", RIGHT, lambda row: _coloured(row.figures.get("blocked", ""), "red")),
+        ("WAIT", RIGHT, _waiting),
+        ("", {"width": spark}, lambda row: Text(sparkline(row.waiting, spark, 4), "yellow")),
+        ("OLDEST", RIGHT, lambda row: duration(row.figures["oldest_wait"]) if row.figures["queued"] else "-"),
+        ("EXPIRED", RIGHT, lambda row: str(row.figures.get("expired", "-"))),
+        ("DONE/s", RIGHT, lambda row: "-" if row.rate is None else f"{row.rate:.0f}"),
+    ]
+    some = {figure: any(row.figures.get(figure) for row in rows) for figure in ("spilled", "expired")}
+    wanted = {"": spark > 0, "AWAY": some["spilled"], "EXPIRED": some["expired"]}
+    columns = [column for column in columns if wanted.get(column[0], True)]
+    table = _table(*[(name, how) for name, how, _ in columns])
+    shown = rows if len(rows) <= height else rows[: height - 1]
+    for row in shown:
+        table.add_row(*[cell(row) for _, _, cell in columns])
+    if not rows:
+        table.add_row("(no pool)")
+    more = [Text(f"… and {len(rows) - len(shown)} more", "dim")] if len(shown) < len(rows) else []
+    return Group(table, *more)
+
+
+def _tasks(model: Model, height: int, keys: bool, stacks: bool) -> RenderableType:
+    tasks = model.tasks()
+    if not tasks:
+        return Group(Text("RUNNING", "bold dim"), Text("(nothing)", "dim"))
+    chosen = model.chosen()
+    start = max(0, min(chosen - height // 2, len(tasks) - height))
+    table = _table(
+        ("", {"width": 1}),
+        (f"RUNNING {len(tasks)}, by {model.sort}", {"ratio": 3, "min_width": 16}),
+        ("POOL", {"ratio": 2, "min_width": 8}),
+        ("THREAD", {"ratio": 2, "min_width": 8}),
+        ("", {"width": 9}),
+        ("FOR", {"min_width": 7} | RIGHT),
+    )
+    for place, task in enumerate(tasks[start : start + height], start):
+        mark = keys and place == chosen
+        table.add_row(
+            "▸" if mark else "",
+            printable(task.figures["name"]),
+            printable(task.place),
+            printable(task.figures["thread"]),
+            _mark(task.figures),
+            duration(task.figures["seconds"]),
+            style="reverse" if mark else "",
+        )
+    parts: list[RenderableType] = [table]
+    for task in tasks if stacks else ():
+        parts += [Text(), *_stack(task)]
+    return Group(*parts)
+
+
+def _stack(task: Task, width: int = UNLIMITED, end: str = "") -> list[Text]:
+    """Return the title and the lines of a stack; what is not a screen may have long lines."""
+    figures = task.figures
+    number = f" ({figures['native_id']})" if figures["native_id"] is not None else ""
+    title = (
+        f"STACK of {figures['name']}, {task.place}, thread {figures['thread']}{number}, "
+        f"{end or 'for ' + duration(figures['seconds'])}"
+    )
+    if figures["stack"]:
+        lines = [_fitted(line, width) for line in figures["stack"].rstrip("\n").replace("\t", "    ").split("\n")]
+    else:
+        lines = ["away: its stack is not in this process" if figures.get("away") else "waiting for it…"]
+    overflow: OverflowMethod = "ignore" if width == UNLIMITED else "ellipsis"
+    texts = [Text(printable(line), no_wrap=True, overflow=overflow) for line in (title, *lines)]
+    texts[0].style = "bold"
+    return texts
+
+
+def _log(decisions: list[tuple[float, str, dict[str, Any]]]) -> Iterable[RenderableType]:
+    yield Text("SIZING", "bold dim")
+    for at, pool, each in decisions:
+        change = str(each["workers"]) + (f"→{each['workers'] + each['grown']}" if each["grown"] else "")
+        line = f"{_clock(at)}  {printable(pool)}  {change}  {printable(each['reason'])}"
+        yield Text(line, no_wrap=True, overflow="ellipsis")
+    if not decisions:
+        yield Text("(nothing yet)", "dim")
+
+
+def _foot(model: Model, above: int) -> Iterable[RenderableType]:
+    if above > 0:
+        yield Text("\n" * (above - 1))
+    keys = (
+        "j/k scroll   Enter back   q quit"
+        if model.opened is not None
+        else f"j/k or arrows select   Enter stack   s sort by {model.next_sort}   q quit"
+    )
+    line = Text(no_wrap=True, overflow="ellipsis")
+    if model.notice:
+        line.append(printable(model.notice), "bold").append("   ")
+    yield line.append(keys, "dim")
 
 
 def sparkline(values: Sequence[int], width: int, top: int) -> str:
     """Return the last values as bars; the tallest stands for `top`, and anything above nothing is seen."""
     steps = len(BARS) - 1
     shown = list(values)[-width:]
-    top = max(top, *shown, 1) if shown else 1
+    top = max([top, *shown])
     return "".join(BARS[0 if value <= 0 else max(1, round(value * steps / top))] for value in shown).rjust(width)
 
 
-def _mark(figures: Mapping[str, Any]) -> Text:
-    """Return what is odd about a task. One of an older process may lack some of it."""
-    odd = next((word for word in ("blocked", "abandoned", "away") if figures.get(word)), "")
-    return Text(odd, {"blocked": "red", "abandoned": "yellow"}.get(odd, ""))
-
-
 def duration(seconds: float) -> str:
-    """Return a time as one reads it."""
     if seconds < 100:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest:02}s"
-
-
-class View:
-    """Draws a model.
-
-    Args:
-        keys: Whether keys are read, and are explained at the bottom.
-        stacks: Whether each task is followed by its stack.
-    """
-
-    def __init__(self, keys: bool = True, stacks: bool = False) -> None:
-        self._keys = keys
-        self._stacks = stacks
-
-    def screen(self, model: Model, width: int, height: int = UNLIMITED) -> RenderableType:
-        snapshot = model.snapshot
-        parts: list[RenderableType] = [self._head(model, width)]
-        if snapshot is None:
-            lines = model.waiting.split("\n")[: max(1, height - 2)]
-            parts.extend(Text(printable(line), no_wrap=True, overflow="ellipsis") for line in lines)
-            return Group(*parts, *self._foot(model, height - 2 - len(lines)))
-        # The heads of three sections, two empty lines, the first line and the last.
-        room = max(3, height - 6 - (1 if self._keys else 0))
-        decisions = model.decisions()
-        log = min(len(decisions) or 1, max(1, min(8, room // 5)))
-        pools = min(max(1, len(model.rows)), max(2, (room - log) // 2))
-        tasks = max(1, room - log - pools)
-        parts.append(self._pools(list(model.rows.values()), width, pools))
-        parts.append(Text())
-        if model.opened is not None:
-            end = "which has ended" if model.over else ""
-            model.scrolled, drawn_stack = self._stack(model.opened, end, model.scrolled, tasks + 1, width)
-            parts.extend(drawn_stack)
-            used = len(drawn_stack) - 1
-        else:
-            drawn, used = self._tasks(model, tasks)
-            parts.append(drawn)
-        parts.append(Text())
-        logged = decisions[-(log + tasks - used) :]
-        parts.extend(self._log(logged))
-        return Group(*parts, *self._foot(model, room - pools - used - max(1, len(logged))))
-
-    def _head(self, model: Model, width: int) -> Text:
-        line = Text(no_wrap=True, overflow="ellipsis")
-        snapshot = model.snapshot
-        if snapshot is not None:
-            threads = sum(pool["workers"] for pool in snapshot["pools"])
-            line.append(f"pid {snapshot['pid']}", "bold")
-            line.append(
-                f"  {printable(snapshot['python'])}  ebbpool {printable(snapshot['ebbpool'])}"
-                f"  {_count(len(snapshot['pools']), 'pool')}, {_count(threads, 'thread')}  {_clock(snapshot['time'])}"
-            )
-            # Each pool shows all loops of the process. One that runs an older ebbpool shows none.
-            for lag in next((pool["loop_lag"] for pool in snapshot["pools"] if pool.get("loop_lag")), ()):
-                line.append(f"  {printable(lag['name'])} late {1e3 * lag['p99']:.1f} ms (p99)")
-            if others := snapshot.get("others"):
-                line.append(f"  {_count(len(others), 'thread')} of no pool")
-        if model.silent >= LATE:
-            words = f" no answer for {int(model.silent)} s "
-            if snapshot is not None:
-                words += f"(figures of {_clock(snapshot['time'])}) "
-                line.truncate(max(0, width - cell_len(words) - 1), overflow="crop", pad=True)
-                line.append(" ")
-            line.append(words, "reverse bold")
-        return line
-
-    def _pools(self, rows: list[Row], width: int, height: int) -> RenderableType:
-        # A narrow screen has room for the figures only.
-        spark = 0 if width < 72 else 8 + min(24, max(0, width - 80) // 4)
-        columns: list[tuple[str, dict[str, Any], Callable[[Row], Text | str]]] = [
-            ("POOL", {"ratio": 1, "min_width": 10}, _name),
-            ("THREADS", RIGHT, lambda row: f"{row.threads[-1]}/{row.limit}"),
-            ("", {"width": spark}, lambda row: Text(sparkline(row.threads, spark, 4), "cyan")),
-            ("BUSY", RIGHT, lambda row: str(row.figures["running"])),
-            # An older process, or a lane, tells of no tasks that are away.
-            ("AWAY", RIGHT, lambda row: str(row.figures.get("away", ""))),
-            ("BLOCKED", RIGHT, lambda row: _coloured(row.figures.get("blocked", ""), "red")),
-            ("WAIT", RIGHT, _waiting),
-            ("", {"width": spark}, lambda row: Text(sparkline(row.waiting, spark, 4), "yellow")),
-            ("OLDEST", RIGHT, lambda row: duration(row.figures["oldest_wait"]) if row.figures["queued"] else "-"),
-            ("EXPIRED", RIGHT, lambda row: str(row.figures.get("expired", "-"))),
-            ("DONE/s", RIGHT, lambda row: "-" if row.rate is None else f"{row.rate:.0f}"),
-        ]
-        some = {figure: any(row.figures.get(figure) for row in rows) for figure in ("spilled", "expired")}
-        wanted = {"": spark > 0, "AWAY": some["spilled"], "EXPIRED": some["expired"]}
-        columns = [column for column in columns if wanted.get(column[0], True)]
-        table = _table(*[(name, how) for name, how, _ in columns])
-        shown = rows if len(rows) <= height else rows[: height - 1]
-        for row in shown:
-            table.add_row(*[cell(row) for _, _, cell in columns])
-        if not rows:
-            table.add_row("(no pool)")
-        parts: list[RenderableType] = [table]
-        if len(shown) < len(rows):
-            parts.append(Text(f"… and {len(rows) - len(shown)} more", "dim"))
-        return Group(*parts)
-
-    def _tasks(self, model: Model, height: int) -> tuple[RenderableType, int]:
-        tasks = model.tasks()
-        if not tasks:
-            return Group(Text("RUNNING", "bold dim"), Text("(nothing)", "dim")), 1
-        chosen = model.chosen()
-        start = max(0, min(chosen - height // 2, len(tasks) - height))
-        table = _table(
-            ("", {"width": 1}),
-            (f"RUNNING {len(tasks)}, by {model.sort}", {"ratio": 3, "min_width": 16}),
-            ("POOL", {"ratio": 2, "min_width": 8}),
-            ("THREAD", {"ratio": 2, "min_width": 8}),
-            ("", {"width": 9}),
-            ("FOR", {"min_width": 7} | RIGHT),
-        )
-        for place, task in enumerate(tasks[start : start + height], start):
-            figures = task.figures
-            mark = self._keys and place == chosen
-            table.add_row(
-                "▸" if mark else "",
-                printable(figures["name"]),
-                printable(task.place),
-                printable(figures["thread"]),
-                _mark(figures),
-                duration(figures["seconds"]),
-                style="reverse" if mark else "",
-            )
-        parts: list[RenderableType] = [table]
-        if self._stacks:
-            for task in tasks:
-                parts.append(Text())
-                parts.extend(self._stack(task, "", 0, UNLIMITED, UNLIMITED)[1])
-        return Group(*parts), min(height, len(tasks))
-
-    def _stack(self, task: Task, end: str, scrolled: int, height: int, width: int) -> tuple[int, list[RenderableType]]:
-        """Return how far the stack is scrolled, no further than it can be, and its title and lines."""
-        figures = task.figures
-        number = f" ({figures['native_id']})" if figures["native_id"] is not None else ""
-        title = (
-            f"STACK of {figures['name']}, {task.place}, thread {figures['thread']}{number}, "
-            f"{end or 'for ' + duration(figures['seconds'])}"
-        )
-        lines = (
-            [_fitted(line, width) for line in _lines(figures["stack"])]
-            if figures["stack"]
-            else ["away: its stack is not in this process" if figures.get("away") else "waiting for it…"]
-        )
-        # The innermost call is the last line, and that is what one wants to see.
-        last = max(min(len(lines), height - 1), len(lines) - scrolled)
-        # What is not a screen may have long lines.
-        overflow: OverflowMethod = "ignore" if height == UNLIMITED else "ellipsis"
-        parts: list[RenderableType] = [Text(printable(title), "bold", no_wrap=True, overflow=overflow)]
-        for line in lines[max(0, last - (height - 1)) : last]:
-            parts.append(Text(printable(line), no_wrap=True, overflow=overflow))
-        return len(lines) - last, parts
-
-    def _log(self, decisions: list[tuple[float, str, dict[str, Any]]]) -> Iterable[RenderableType]:
-        yield Text("SIZING", "bold dim")
-        for at, pool, each in decisions:
-            change = str(each["workers"]) + (f"→{each['workers'] + each['grown']}" if each["grown"] else "")
-            line = f"{_clock(at)}  {printable(pool)}  {change}  {printable(each['reason'])}"
-            yield Text(line, no_wrap=True, overflow="ellipsis")
-        if not decisions:
-            yield Text("(nothing yet)", "dim")
-
-    def _foot(self, model: Model, above: int) -> Iterable[RenderableType]:
-        if not self._keys:
-            return
-        if above > 0:
-            yield Text("\n" * (above - 1))
-        keys = (
-            "j/k scroll   Enter back   q quit"
-            if model.opened is not None
-            else f"j/k or arrows select   Enter stack   s sort by {model.next_sort}   q quit"
-        )
-        line = Text(no_wrap=True, overflow="ellipsis")
-        if model.notice:
-            line.append(printable(model.notice), "bold").append("   ")
-        yield line.append(keys, "dim")
 
 
 def _table(*columns: tuple[str, dict[str, Any]]) -> Table:
@@ -241,6 +387,13 @@ def _coloured(number: Any, colour: str) -> Text:
     return Text(str(number), colour if number else "dim")
 
 
+def _mark(figures: Mapping[str, Any]) -> Text:
+    """Return what is odd about a task. One of an older process may lack some of it."""
+    colours = {"blocked": "red", "abandoned": "yellow", "away": ""}
+    odd = next((word for word in colours if figures.get(word)), "")
+    return Text(odd, colours.get(odd, ""))
+
+
 def _fitted(line: str, width: int) -> str:
     """Return a line of a stack whose path is shortened at its beginning: file name and line number must be seen."""
     match = _FRAME.fullmatch(line)
@@ -256,7 +409,3 @@ def _clock(at: float) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _lines(stack: str) -> list[str]:
-    return [line.replace("\t", "    ") for line in stack.rstrip("\n").split("\n")]

@@ -1,22 +1,25 @@
-"""What CPython from 3.14 on can do to a process that does not answer: make it listen, or read its stacks.
-
-`sys.remote_exec` makes one listen that has prepared nothing.
-"""
+"""Other processes: which of them listen, how CPython from 3.14 on makes one listen, and what it reads of its stacks."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from itertools import dropwhile
 from typing import Any, Final
 
-from ebbpool._top.client import Failed, alive, root_of
+from ebbpool._monitor import PRIVATE
 
+_MONITOR: Final = re.compile(
+    rf"^\S+ \S+ \S+ 00010000 \S+ \S+ +(?P<inode>\d+) (?P<folder>.*/){re.escape(PRIVATE)}[^/\n]+/(?P<name>[^/\n]+)$",
+    re.MULTILINE,
+)
+"""A line of /proc/net/unix about a socket that listens, as the flag tells, and was bound in a private directory."""
 _SCRIPT: Final = """
 def _begin():
     def look():
@@ -35,10 +38,8 @@ def _begin():
         except BaseException as error:
             reason = type(error).__name__ + ": " + str(error)
         try:
-            with open(os.path.join(folder, "d", "reason.new"), "w", encoding="utf-8") as file:
-                file.write(reason)
-            os.rename(os.path.join(folder, "d", "reason.new"), os.path.join(folder, "d", "reason"))
-        except OSError:
+            os.symlink(reason[:1000], os.path.join(folder, "d", "reason"))
+        except (OSError, ValueError):
             pass
     import _thread
     _thread.start_new_thread(look, ())
@@ -57,6 +58,74 @@ PREPARE: Final = (
 )
 
 
+class Failed(Exception):
+    """What the user is told, in one or more lines, before the command ends."""
+
+
+def printable(text: object) -> str:
+    """Return `text` without characters that would steer a terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(text))
+
+
+def alive(pid: int) -> bool:
+    """Return whether there is such a process, which has not ended yet."""
+    try:
+        if sys.platform == "linux":
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+        os.kill(pid, 0)
+    except (OSError, OverflowError) as error:
+        return isinstance(error, PermissionError)
+    return True
+
+
+def _told(path: str) -> str:
+    """Return what a file under /proc says; nothing if it is not there."""
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        return file.read().rstrip("\0\n")
+    return ""
+
+
+def _root_of(pid: int) -> str:
+    """Return the folder in which this process sees the root of `pid`: empty where both have the same."""
+    with suppress(OSError):
+        if os.stat(f"/proc/{pid}/ns/mnt").st_ino != os.stat("/proc/self/ns/mnt").st_ino:
+            return f"/proc/{pid}/root"
+    return ""
+
+
+def owner_of(pid: int) -> tuple[int, int] | None:
+    with suppress(OSError):
+        found = os.stat(f"/proc/{pid}")
+        return found.st_uid, found.st_gid
+    return None
+
+
+def find(pid: int) -> str | None:
+    """Return where `pid` listens, or None; a socket is found by the name under which it was bound."""
+    opened = set()
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                opened.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+        # The table is that of the process's own network.
+        with open(f"/proc/{pid}/net/unix", encoding="utf-8", errors="surrogateescape") as table:
+            for found in _MONITOR.finditer(table.read()):
+                path = _root_of(pid) + found["folder"] + found["name"]
+                if f"socket:[{found['inode']}]" in opened and os.path.exists(path):
+                    return path
+    return None
+
+
+def everyone() -> list[tuple[int, str, str]]:
+    """Return number, path and command line of the processes of this user that listen; for root those of all users."""
+    if not os.path.exists("/proc/net/unix"):
+        raise Failed("listing needs Linux; give the PATH of the socket instead")
+    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    found = [(pid, path) for pid in pids if (path := find(pid)) is not None]
+    return [(pid, path, _told(f"/proc/{pid}/cmdline").replace("\0", " ")) for pid, path in found]
+
+
 class Attached:
     """A process that has been asked to listen, in a directory of its own, until the last one who looks has left.
 
@@ -67,7 +136,7 @@ class Attached:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         _must_be_possible(pid)
-        root = root_of(pid)
+        root = _root_of(pid)
         # A system takes some hundred bytes for the path of a socket.
         base = tempfile.gettempdir() if not root and len(tempfile.gettempdir()) < 64 else root + "/tmp"
         # Two directories: nobody else can change the outer one, into which this process writes, perhaps as root. The
@@ -79,22 +148,24 @@ class Attached:
         try:
             os.mkdir(self._theirs, 0o700)
             self._write(_SCRIPT)
-            self._give_away()
-            self._execute(os.path.join(self._inside, "script.py"))
-        except BaseException:
+            owner = owner_of(pid)
+            if owner is not None and os.geteuid() == 0 and owner[0] != 0:
+                os.chown(self._theirs, *owner)
+                os.chmod(self._folder, 0o711)
+            sys.remote_exec(  # type: ignore[attr-defined,unused-ignore]  # since 3.14
+                pid, os.path.join(self._inside, "script.py")
+            )
+        except BaseException as error:
             shutil.rmtree(self._folder, ignore_errors=True)
+            if isinstance(error, (OSError, RuntimeError)):
+                raise Failed(_explained(pid, error)) from None
             raise
 
     def refusal(self) -> str | None:
         """Return why the process does not listen, once it has said so."""
-        # Not what a link points to, and without waiting, because the other process may have put anything there.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        with contextlib.suppress(OSError):
-            number = os.open(os.path.join(self._theirs, "reason"), flags)
-            try:
-                return os.read(number, 4096).decode("utf-8", "replace")
-            finally:
-                os.close(number)
+        # A link that names it is made in one step, and read without a wait, whatever the other process puts there.
+        with suppress(OSError):
+            return os.readlink(os.path.join(self._theirs, "reason"))
         return None
 
     def close(self, answered: bool) -> None:
@@ -103,7 +174,7 @@ class Attached:
             shutil.rmtree(self._folder, ignore_errors=True)
             return
         # It will look for the script when its main thread runs Python again, and must find one that tidies up.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._write(_TOO_LATE)
 
     def _write(self, script: str) -> None:
@@ -112,27 +183,6 @@ class Attached:
             file.write(script.format(folder=self._inside))
         os.chmod(new, 0o644)
         os.rename(new, os.path.join(self._folder, "script.py"))
-
-    def _give_away(self) -> None:
-        """Give the inner directory to the owner of the process, if that is another one."""
-        owner = owner_of(self.pid)
-        if owner is not None and os.geteuid() == 0 and owner[0] != 0:
-            os.chown(self._theirs, *owner)
-            os.chmod(self._folder, 0o711)
-
-    def _execute(self, script: str) -> None:
-        try:
-            sys.remote_exec(self.pid, script)  # type: ignore[attr-defined,unused-ignore]  # since 3.14
-        except (OSError, RuntimeError) as error:
-            raise Failed(_explained(self.pid, error)) from None
-
-
-def owner_of(pid: int) -> tuple[int, int] | None:
-    try:
-        found = os.stat(f"/proc/{pid}")
-    except OSError:
-        return None
-    return found.st_uid, found.st_gid
 
 
 def _must_be_possible(pid: int) -> None:
@@ -175,33 +225,17 @@ def stacks_from_outside(pid: int | None) -> list[str]:
 
     Threads of ours that have no task are left out, and so is what is beneath a task.
     """
-    try:
-        told = importlib.import_module("_remote_debugging").RemoteUnwinder(pid, all_threads=True).get_stack_trace()
-        threads = [(_name(pid, thread.thread_id), _frames(thread.frame_info)) for thread in _threads(told)]
-    except Exception:
-        # The module is CPython's own, and private. What it reads may change meanwhile: the next look tells more.
-        return []
     lines = []
-    for name, frames in threads:
-        if frames:
-            lines += ["", f"{name}:", *frames]
-    return ["", "Its threads, seen from outside (innermost call last):", *lines] if lines else []
-
-
-def _threads(told: Iterable[Any]) -> Iterator[Any]:
-    for each in told:
+    # The module is CPython's own, and private. What it reads may change meanwhile: the next look tells more.
+    with suppress(Exception):
+        told = importlib.import_module("_remote_debugging").RemoteUnwinder(pid, all_threads=True).get_stack_trace()
         # CPython 3.14 tells threads; later ones tell interpreters, which have them.
-        yield from getattr(each, "threads", [each])
-
-
-def _name(pid: int | None, thread: int) -> str:
-    """Return what the system calls a thread: the first 15 letters of its name."""
-    with (
-        contextlib.suppress(OSError),
-        open(f"/proc/{pid}/task/{thread}/comm", encoding="utf-8", errors="replace") as file,
-    ):
-        return file.read().rstrip("\n")
-    return f"thread {thread}"
+        for thread in [thread for each in told for thread in getattr(each, "threads", [each])]:
+            if frames := _frames(thread.frame_info):
+                # The first 15 letters of its name.
+                name = _told(f"/proc/{pid}/task/{thread.thread_id}/comm") or f"thread {thread.thread_id}"
+                lines += ["", f"{name}:", *frames]
+    return ["", "Its threads, seen from outside (innermost call last):", *lines] if lines else []
 
 
 def _frames(told: Iterable[Any]) -> list[str]:
