@@ -242,8 +242,8 @@ def _unsupported(strict: bool) -> Iterator[None]:
     except UnsupportedVersion as error:
         if strict:
             raise
-        told = f"{error}; so calls of anyio.to_thread.run_sync run in anyio's own threads, as without ebbpool"
-        warnings.warn(told, RuntimeWarning, stacklevel=4)
+        why = f"{error}; so calls of anyio.to_thread.run_sync run in anyio's own threads, as without ebbpool"
+        warnings.warn(why, RuntimeWarning, stacklevel=4)
 
 
 def _redirect(installation: Installation, backend: Any) -> None:

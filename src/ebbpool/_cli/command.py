@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from importlib.util import find_spec
 from pkgutil import get_importer
@@ -260,8 +260,8 @@ def _top(**options: Any) -> int:
     return run(**options)
 
 
-def main() -> int:
-    """Run the command line of this process; return the exit status."""
-    arguments = vars(parser().parse_args())
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line, by default that of this process; return the exit status."""
+    arguments = vars(parser().parse_args(argv))
     act: Callable[..., int] = arguments.pop("act")
     return act(**arguments)
