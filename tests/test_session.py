@@ -347,7 +347,7 @@ def test_a_forked_child_uses_them_anew() -> None:
 
         for executor in all_of_them:
             executor.submit(again, executor)
-        for _ in range(20):
+        for _ in range(5):
             assert in_child(check) == 0
         check()
         ends = True

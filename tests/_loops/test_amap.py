@@ -281,10 +281,15 @@ class Held:
         self.pool.shutdown()
 
 
+WAYS = ("break", "break, and the call fails", "error", "cancelled", "cancelled twice")
+# Every way with each kind and each order, but not with each pair of them.
+PAIRWISE = [
+    (kind, (kind == "plain") == number % 2, way) for number, way in enumerate(WAYS) for kind in ("plain", "async")
+]
+
+
 @on_every_loop
-@both_kinds
-@both_orders
-@pytest.mark.parametrize("way", ["break", "break, and the call fails", "error", "cancelled", "cancelled twice"])
+@pytest.mark.parametrize(("kind", "ordered", "way"), PAIRWISE)
 async def test_left_in_the_middle(kind: str, ordered: bool, way: str) -> None:
     with Gate() as gate:
         held = Held(kind, ordered, gate, "fails" in way)
@@ -392,6 +397,7 @@ async def next_watched(results: AsyncIterator[Any]) -> weakref.ref[Any]:
     return weakref.ref(await anext(results))
 
 
+@pytest.mark.counts_references
 @on_every_loop
 @both_kinds
 @both_orders
@@ -409,6 +415,7 @@ async def test_nothing_is_kept_of_what_was_handed_out(kind: str, ordered: bool) 
         await results.aclose()
 
 
+@pytest.mark.counts_references
 @on_every_loop
 @both_kinds
 @both_orders

@@ -570,6 +570,7 @@ def test_a_map_is_timed_from_the_call_and_takes_what_is_there() -> None:
         assert list(pool.map(str, range(3), timeout=1e30)) == ["0", "1", "2"]
 
 
+@pytest.mark.counts_references
 @pytest.mark.parametrize(("chunksize", "buffersize"), [(None, None), (None, 3), (50, None), (400, None)])
 def test_items_and_results_are_let_go_as_they_are_handed_out(chunksize: int | None, buffersize: int | None) -> None:
     """Even where a claim brought several at once; but those of a large one together."""
@@ -591,6 +592,7 @@ def test_items_and_results_are_let_go_as_they_are_handed_out(chunksize: int | No
         gone(*references, pool=pool)
 
 
+@pytest.mark.counts_references
 @either
 @pytest.mark.parametrize("fails", ["nothing", "a call", "the input"])
 def test_a_map_leaves_no_garbage_and_does_not_hold_an_error_that_it_has_raised(method: str, fails: str) -> None:
