@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.common import A_MOMENT, STACKS, TIMEOUT, Background, Gate, environment, eventually
+from support.common import A_MOMENT, STACKS, TIMEOUT, Background, Boom, Gate, environment, eventually
 
 import ebbpool
 from ebbpool import AdaptiveExecutor, monitor
@@ -286,6 +286,23 @@ def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch,
     (theirs / "reason").unlink()
     (theirs / "reason").symlink_to("it has its reasons")
     assert attached.refusal() == "it has its reasons"
+    attached.close(False)
+    assert list(short_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "\u20ac" * 2000])
+def test_any_reason_comes_through(text: str, monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
+    from ebbpool._monitor import listener
+    from ebbpool._top import processes
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Boom(text)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
+    monkeypatch.setattr(listener, "Listener", refuse)
+    monkeypatch.setattr(sys, "remote_exec", lambda _, path: exec(Path(path).read_text(), {}), raising=False)
+    attached = processes.Attached(os.getpid())
+    eventually(lambda: str(attached.refusal()).startswith("Boom: "))
     attached.close(False)
     assert list(short_path.iterdir()) == []
 

@@ -38,8 +38,10 @@ def _begin():
         except BaseException as error:
             reason = type(error).__name__ + ": " + str(error)
         try:
-            os.symlink(reason[:1000], os.path.join(folder, "d", "reason"))
-        except (OSError, ValueError):
+            # Bytes, because not every text can be the name of a file, and not every system takes more of them.
+            told = reason.encode("utf-8", "replace").replace(b"\\0", b"?")[:1000]
+            os.symlink(told, os.fsencode(os.path.join(folder, "d", "reason")))
+        except OSError:
             pass
     import _thread
     _thread.start_new_thread(look, ())
@@ -165,7 +167,7 @@ class Attached:
         """Return why the process does not listen, once it has said so."""
         # A link that names it is made in one step, and read without a wait, whatever the other process puts there.
         with suppress(OSError):
-            return os.readlink(os.path.join(self._theirs, "reason"))
+            return os.readlink(os.fsencode(os.path.join(self._theirs, "reason"))).decode("utf-8", "replace")
         return None
 
     def close(self, answered: bool) -> None:
