@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import weakref
 from contextvars import copy_context
 from typing import Any
@@ -33,11 +34,13 @@ async def awaited(pool: AdaptiveExecutor, /, *args: Any, **kwargs: Any) -> Any:
     return await pool.run(*args, **kwargs)
 
 
+LANES = map(str, itertools.count())
+"""Their names: one that is left may keep its own until the collector comes by."""
 WAYS: dict[str, Any] = {
     "submit": lambda pool, /, *args, **kwargs: pool.submit(*args, **kwargs).result(TIMEOUT),
     "submit_first": lambda pool, /, *args, **kwargs: pool.submit_first(*args, **kwargs).result(TIMEOUT),
     "submit_later": lambda pool, /, *args, **kwargs: pool.submit_later(0.0, *args, **kwargs).result(TIMEOUT),
-    "lane": lambda pool, /, *args, **kwargs: pool.lane("one", limit=1).submit(*args, **kwargs).result(TIMEOUT),
+    "lane": lambda pool, /, *args, **kwargs: pool.lane(next(LANES), limit=1).submit(*args, **kwargs).result(TIMEOUT),
     "run": lambda pool, /, *args, **kwargs: asyncio.run(awaited(pool, *args, **kwargs)),
     "context": lambda pool, /, *args, **kwargs: pool.submit(copy_context().run, *args, **kwargs).result(TIMEOUT),
 }

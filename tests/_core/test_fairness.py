@@ -79,7 +79,7 @@ def test_a_worker_that_runs_built_in_functions_passes_the_eval_breaker(kind: str
             futures = [executor.submit(abs, -1) for _ in range(MANY)]
             begin()
             check([future.exception(TIMEOUT) or future.result(TIMEOUT) for future in futures])
-        assert pool.submit(threading.current_thread).result(TIMEOUT) is worker, "it was struck off"
+            assert pool.submit(threading.current_thread).result(TIMEOUT) is worker, "it was struck off"
 
 
 @interpreted

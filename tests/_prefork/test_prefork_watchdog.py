@@ -55,6 +55,14 @@ def test_if_no_first_child_ever_gets_ready_that_is_the_end() -> None:
     assert not world.running
 
 
+def test_a_process_that_the_system_refuses_counts_as_a_crash_at_start() -> None:
+    world = World(1).serving().gone(1)
+    del world.running[2]
+    world.tell("gone", 2, BlockingIOError(11, "no more processes"))
+    assert not world.running and "no more processes" in str(world.last("start_failed").fields["error"])
+    assert world.later(0.1).running == {3: 0}
+
+
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_child_that_takes_too_long_is_killed_and_replaced(silent: bool) -> None:
     world = World(2).begin().ready(1, *[2] * silent).later(LIMIT - 1, [1])

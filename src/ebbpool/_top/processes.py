@@ -110,6 +110,8 @@ def find(pid: int) -> str | None:
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
                 opened.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+        if not any(link.startswith("socket:") for link in opened):
+            return None
         # The table is that of the process's own network.
         with open(f"/proc/{pid}/net/unix", encoding="utf-8", errors="surrogateescape") as table:
             for found in _MONITOR.finditer(table.read()):
