@@ -343,21 +343,32 @@ def test_tasks_without_a_worker_fail_and_the_pool_goes_on(settings: dict[str, An
         assert (stats.submitted, stats.completed, stats.failed, stats.cancelled, stats.queued) == (4, 1, 2, 1, 0)
 
 
-@pytest.mark.parametrize(("wait", "cancel_futures", "give_up"), [(False, True, LONG), (True, False, 0.0)])
-def test_shutdown_leaves_no_task_of_a_lane_or_in_line_undone(wait: bool, cancel_futures: bool, give_up: float) -> None:
+@pytest.mark.parametrize(
+    ("ends", "give_up"),
+    [
+        (None, 0.0),
+        ({"wait": True, "cancel_futures": False}, 0.0),
+        ({"wait": False, "cancel_futures": True}, LONG),
+    ],
+    ids=["it goes on", "shutdown", "shutdown that cancels"],
+)
+def test_no_task_of_a_lane_or_in_line_is_left_undone(ends: dict[str, bool] | None, give_up: float) -> None:
     pool = AdaptiveExecutor(1, max_queue=1)
     lane = pool.lane("narrow", limit=1)
     futures: list[Future[Any]] = []
+    cancels = ends is not None and ends["cancel_futures"]
 
     def submit() -> None:
         futures.extend(lane.submit(pow, number, 2) for number in range(5))
-        futures.extend(seams.line_up(pool, int) for _ in range(3))
+        futures.extend(seams.line_up(pool, int) for _ in range(5))
 
     with stranded(pool, submit, give_up):
-        Background(lambda: pool.shutdown(wait, cancel_futures=cancel_futures)).join()
-        assert all(future.cancelled() if cancel_futures else says_why(future) for future in futures)
+        if ends is not None:
+            Background(lambda: pool.shutdown(**ends)).join()
+        assert all(future.cancelled() if cancels else says_why(future) for future in futures)
+        pool.shutdown(timeout=TIMEOUT)
     stats = lane.stats()
-    assert (stats.cancelled if cancel_futures else stats.failed, stats.running, len(futures)) == (5, 0, 8)
+    assert (stats.cancelled if cancels else stats.failed, stats.running, len(futures)) == (5, 0, 10)
 
 
 def test_a_shutdown_waits_for_threads_to_come_again_or_reports_what_has_no_worker() -> None:

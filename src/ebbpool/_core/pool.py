@@ -369,9 +369,9 @@ class Pool:
             else:
                 # No errand is needed: `snapshot` counts seekers, so the timekeeper watches already and goes on.
                 self._enter(seeker, False)
-            if self.headcount == 0:
+            if self.headcount == 0 and not self.closed:
                 # `_refusal` lets everything into a pool without workers, so one seeker is enough: a worker is started
-                # for it, and makes room for the others.
+                # for it, and makes room for the others. A closed pool has no seekers: who shuts it down looks once.
                 break
 
     def _vacate(self, lane: LaneCore, failed: bool) -> None:
