@@ -69,6 +69,12 @@ def measured(pool: AdaptiveExecutor, *call: Any) -> Any:
     return pool.submit(*call)
 
 
+def no_longer_measured(pool: AdaptiveExecutor, *call: Any) -> Any:
+    seams.observe(pool, 1, lambda waited, ran: None)
+    seams.observe(pool, 0, None)
+    return pool.submit(*call)
+
+
 def in_lane(pool: AdaptiveExecutor, *call: Any, first: bool = False) -> Any:
     # The lane of the call before may not be collected yet, and its name in use.
     return pool.lane(f"aside {call}", limit=1, first=first).submit(*call)
@@ -89,6 +95,7 @@ WAYS: dict[str, Callable[..., Any]] = {
     "lane": in_lane,
     "first lane": partial(in_lane, first=True),
     "measured": measured,
+    "no longer measured": no_longer_measured,
     "partial": lambda pool, fn, arg: pool.submit(partial(partial(fn), arg)),
     "context": lambda pool, *call: pool.submit(run_in_context(*call)),
     "partial of a context": lambda pool, fn, arg: pool.submit(partial(run_in_context(fn), arg)),
@@ -232,6 +239,19 @@ def test_every_way_in_from_a_loop(way: str, factory: Callable[[], asyncio.Abstra
         with asyncio.Runner(loop_factory=factory) as runner:
             assert runner.run(main(pool, there, gate)) == 2
         assert pool.stats().spill_returned == lost
+
+
+def test_a_call_of_a_loop_that_comes_back_has_its_context() -> None:
+    async def main(pool: AdaptiveExecutor, there: Elsewhere, gate: Gate) -> None:
+        REQUEST.set("mine")
+        future = pool.run(spillable(request))
+        await pool_of_ours.run(there.await_sent)
+        there.lose()
+        gate.open()
+        assert await future == "mine"
+
+    with AdaptiveExecutor(2) as pool_of_ours, spilling() as (pool, there, gate):
+        asyncio.run(main(pool, there, gate))
 
 
 def test_a_call_that_its_loop_has_given_up_is_not_made_again() -> None:
@@ -674,10 +694,28 @@ def test_an_idle_pool_holds_nothing_of_what_was_away() -> None:
             del thing
             there.await_sent()
             there.end(lost)
+        # What was cancelled before its lane let it in.
+        lane, thing = pool.lane("aside", limit=1), Thing()
+        references.append(weakref.ref(thing))
+        futures += lane.submit(int), lane.submit(spillable(thing.method), thing)
+        futures[-1].cancel()
+        del thing
+        gone(references[-1])
         gate.open()
         wait(futures, TIMEOUT)
         gc.collect()
         gone(*references, pool=pool)
+
+
+def test_what_submit_refuses_does_not_go() -> None:
+    there = Elsewhere()
+    with AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
+        with starting(r"ebbpool-\d+_\d+", no_thread), pytest.raises(RuntimeError, match="can't start"):
+            pool.submit(decorated, 7)
+        gate.hold(pool)
+        future = there.take(pool.submit, decorated, 1)
+        there.make()
+        assert (future.result(TIMEOUT), there.sent) == (2, 1)
 
 
 def test_its_thread_leaves_by_itself_and_comes_again_though_the_system_refuses_it() -> None:
