@@ -686,7 +686,7 @@ def test_an_idle_pool_holds_nothing_of_what_was_away() -> None:
     with AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
         gate.hold(pool)
         references = []
-        futures = []
+        futures: list[Any] = []
         for lost in (False, True):
             thing = Thing()
             references.append(weakref.ref(thing))
