@@ -380,6 +380,7 @@ def test_jobs_for_later_are_listed_oldest_first_cancelled_and_dropped() -> None:
         far = [pool.submit_later(LONG, same, number) for number in range(20)]
         other = pool.submit_done_later(LONG, same, got.append, 2)
         timers = [pool.schedule(LONG, same) for _ in range(20)]
+        other.add_done_callback(lambda _: pool.schedule(LONG, same))
         pool.submit_later(0, same, 3)
         pool.submit_done_later(-1.0, same, got.append, 4)
         eventually(lambda: len(pool.done) == 1 and got == [4])

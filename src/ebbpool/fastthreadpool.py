@@ -339,9 +339,11 @@ class Pool(PoolState):
         if job_id is True or not (job_id is None or isinstance(job_id, (int, Future))):
             raise TypeError(f"job_id must be a job's id or future, None or False, not {job_id!r}")
         if timer is True:
-            timers: list[Any] = [*self.delayed, *self.scheduled]
-            for each in timers:
-                each.cancel()
+            # One after the other: what is called back for a cancelled job may schedule.
+            for future in self.delayed:
+                future.cancel()
+            for repeated in self.scheduled:
+                repeated.cancel()
         elif timer is not None and timer is not False:
             if not hasattr(timer, "cancel"):
                 raise TypeError(f"timer must be what a method of the pool returned, True or None, not {timer!r}")
