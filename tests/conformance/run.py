@@ -233,7 +233,10 @@ def parse() -> argparse.Namespace:
     add("--lib", type=os.path.abspath, metavar="DIR", help="a CPython Lib folder for suites that the interpreter lacks")
     add("--timeout", type=float, default=120.0, metavar="S", help="seconds per test (120)")
     add("--suite-timeout", type=float, default=900.0, metavar="S", help="seconds per suite (900)")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.lib and not os.path.isdir(os.path.join(options.lib, "test")):
+        parser.error(f"--lib {options.lib}: there is no folder 'test' in it")
+    return options
 
 
 def print_list(title: str, lines: Iterable[str]) -> None:

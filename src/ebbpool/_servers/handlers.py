@@ -83,7 +83,7 @@ class Handlers:
                 'executor must have when_full="reject" or no max_queue, because a server cannot wait, '
                 f"not when_full={pool._when_full!r} and max_queue={pool._settings.max_queue}"
             )
-        self.executor = executor
+        self.executor: Executor = executor
         self.owned = owned
         # The `submit` of another class may put another call in the place of the one that it is given, and drop ours.
         self._direct = type(pool) is AdaptiveExecutor and type(executor) in (AdaptiveExecutor, Lane)
