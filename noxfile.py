@@ -111,7 +111,7 @@ SPARED: dict[str, set[tuple[str, str]]] = {
     "_metrics": {*ENDS, PLAIN},
     **{name: {OLDEST, NEWEST} for name in BOTH_ENDS},
     **dict.fromkeys(ONE_OF_EACH_KIND, EACH_KIND),
-    **dict.fromkeys(("_monitor", "_pool/test_dump.py"), {*EACH_KIND, *((name, "pure") for name in OTHERS)}),
+    **{key: {*EACH_KIND, *((name, "pure") for name in OTHERS)} for key in ("_monitor", "_pool/test_dump.py")},
 }
 """Tests of what is the same on every Python, and where they run. The others run everywhere: those of the core, of the
 pool's threads, of maps and of loops."""
