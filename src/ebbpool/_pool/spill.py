@@ -334,7 +334,8 @@ class Spill:
         first = self._pause == 0.0
         if refused:
             self._pause = min(LAST_PAUSE, 2 * self._pause or FIRST_PAUSE)
-            self._paused_until = monotonic() + self._pause
+            # In a forked child it may be for ever.
+            self._paused_until = max(self._paused_until, monotonic() + self._pause)
         back = self._return(crew, future)
         if crew.owner() is None and not self._pool.closed:
             # The executor was collected. Its pool had no threads then that would have had to be told.
