@@ -368,6 +368,7 @@ def test_what_is_lost_runs_here_next_and_is_not_sent_again(caplog: pytest.LogCap
         assert (pool.stats().queued, pool.stats().away) == (2, 0)
         second.open()
         wait([lost, plain], TIMEOUT)
+        wait_for_idle(pool)
         assert ran == ["lost", "plain"]
         stats = pool.stats()
         assert (stats.spilled, stats.spill_returned, stats.completed, stats.submitted) == (1, 1, 4, 4)
@@ -767,15 +768,23 @@ def test_the_interpreter_ends_once_all_has_come_back() -> None:
 @needs_fork
 def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
     script = """
+        import logging
         from concurrent.futures import ThreadPoolExecutor
         from ebbpool import spillable
 
-        gate, away = threading.Event(), threading.Event()
-        there = ThreadPoolExecutor(1)
+        class There(ThreadPoolExecutor):
+            def submit(self, *call):
+                self.last = super().submit(*call)
+                return self.last
+
+        gate = threading.Event()
+        there = There(1)
+        there.submit(gate.wait, 20)
         pool = AdaptiveExecutor(1, spill=there, spill_after=0)
         pool.submit(gate.wait, 20)
-        future = pool.submit(spillable(lambda: (away.set(), gate.wait(20))[1]))
-        away.wait(20)
+        future = pool.submit(spillable(lambda: gate.wait(20)))
+        while not pool.stats().away:
+            gate.wait(0.001)
 
         def check():
             try:
@@ -783,12 +792,15 @@ def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
             except BrokenThreadPool as error:
                 print(error)
             assert pool.stats().away == 0
+            logging.disable()
+            assert there.last.cancel()
             print(pool.submit(pow, 2, 3).result(5))
             # The other executor has no threads here: all of its tasks stay.
             before, held = pool.stats().spilled, threading.Event()
             pool.submit(held.wait)
             stays = pool.submit(spillable(os.getpid))
-            threading.Timer(0.2, held.set).start()
+            # Longer than a pool sends nothing after something came back.
+            threading.Timer(0.7, held.set).start()
             print(stays.result(20) == os.getpid(), pool.stats().spilled - before)
             pool.shutdown()
 
