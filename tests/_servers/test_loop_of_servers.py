@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import logging
+import os
 import socket
 import socketserver
 import sys
@@ -286,12 +286,48 @@ def shut_down_at(code: CodeType, moment: int) -> bool:
 
 
 def test_the_loops_own_thread_may_shut_it_down_at_any_moment() -> None:
-    code = inspect.unwrap(loop_state.Loop.running).__code__
-    # Before the first line there is no loop yet, and after the last one there is none any more.
-    moment = 1
-    while shut_down_at(code, moment):
+    for code in loop_state.Loop.begin.__code__, loop_state.Loop.end.__code__:
+        # Before the first line there is no loop yet, and after the last one there is none any more.
+        moment = 1
+        while shut_down_at(code, moment):
+            moment += 1
+        assert moment > 5
+
+
+def interrupted_at(moment: int) -> bool:
+    """Interrupt a loop at a line before it waits, and close its server at once; tell whether it came to that line."""
+    moments: list[int] = []
+
+    def watch(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code is AdaptivePoolMixIn._entrance.__code__:
+            sys.settrace(None)
+        if os.path.basename(frame.f_code.co_filename) not in ("loop_state.py", "contextlib.py"):
+            return None
+        if event in ("line", "return"):
+            moments.append(frame.f_lineno)
+            if len(moments) == moment + 1:
+                raise KeyboardInterrupt
+        return watch
+
+    with made(service_actions=lambda self: self.shutdown()) as server:
+        server._loop  # noqa: B018 (what makes it is not what is tried here)
+        sys.settrace(watch)
+        try:
+            server.serve_forever(0.001)
+        except KeyboardInterrupt:
+            sys.settrace(None)
+            server.server_close()
+            assert server.socket.fileno() < 0
+        finally:
+            sys.settrace(None)
+    return len(moments) > moment
+
+
+def test_a_server_whose_loop_was_interrupted_as_it_began_can_be_closed_before_the_interrupt_is_over() -> None:
+    moment = 0
+    while interrupted_at(moment):
         moment += 1
-    assert moment > 12
+    assert moment > 5
 
 
 @pytest.mark.parametrize("interval", [3600, None])

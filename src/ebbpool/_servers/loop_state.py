@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import monotonic, sleep
 
 from ebbpool._frames import is_joined
@@ -26,7 +24,7 @@ class Loop:
 
     Attributes:
         stopping: Whether the loop is to end.
-        threads: The thread that runs the loop; that of the last one, too, while it leaves `running`.
+        threads: The thread that runs the loop; that of the last one, too, while it is in `end`.
         expected: Whether the server listens and no loop has begun yet.
         over: Set while no loop runs, once one has begun.
     """
@@ -43,27 +41,27 @@ class Loop:
     def is_mine(self) -> bool:
         return threading.current_thread() in self.threads
 
-    @contextmanager
-    def running(self) -> Iterator[Bell]:
-        """Be the thread that runs the loop; yield a bell that is rung when `stopping` is set."""
+    def begin(self) -> Bell:
+        """Be the thread that runs the loop, until `end`; return a bell that is rung when `stopping` is set."""
         # Done first: a signal handler that interrupts this thread from here on must not wait for the loop's end.
         self.threads.add(threading.current_thread())
-        try:
-            self.over.clear()
-            self.expected = False
-            bell = self._bell = Bell()
-            if self.stopping:
-                # The thread that set it may have found no bell to ring.
-                bell.ring()
-            yield bell
-        finally:
-            last, self._bell = self._bell, None
-            if last is not None:
-                last.close()
-            self.stopping = False
-            self.over.set()
-            # Last: until then a signal handler sees that this is the loop's own thread, and does not wait.
-            self.threads.discard(threading.current_thread())
+        self.over.clear()
+        self.expected = False
+        bell = self._bell = Bell()
+        if self.stopping:
+            # The thread that set it may have found no bell to ring.
+            bell.ring()
+        return bell
+
+    def end(self) -> None:
+        """Let the loop be over, even if `begin` was interrupted."""
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()
+        self.stopping = False
+        self.over.set()
+        # Last: until then a signal handler sees that this is the loop's own thread, and does not wait.
+        self.threads.discard(threading.current_thread())
 
     def tell(self) -> None:
         """End the loop that runs, or the next one, without waiting for that."""

@@ -203,7 +203,10 @@ class AdaptivePoolMixIn(_Base):
         # So that `accept` cannot block the loop if a client has closed its connection before it. An adopted listener
         # stays non-blocking, as the other processes need it.
         changes = self.socket_type == socket.SOCK_STREAM and not self._adopted
-        with self._loop.running() as bell:
+        loop = self._loop
+        # Not a context manager: an interrupt just after its first half would skip its second one.
+        try:
+            bell = loop.begin()
             door = self._entrance()
             self._look_at(listener)
             if changes:
@@ -212,7 +215,7 @@ class AdaptivePoolMixIn(_Base):
                 door.open(listener.fileno(), bell)
                 while True:
                     knock = door.turn(poll_interval)
-                    over = self._loop.stopping or (listener.fileno() < 0 and not door.keeps)
+                    over = loop.stopping or (listener.fileno() < 0 and not door.keeps)
                     if knock and (door.keeps or not over):
                         self._accept_ready(door)
                     if over:
@@ -223,6 +226,8 @@ class AdaptivePoolMixIn(_Base):
                 self._kind = None
                 if changes and listener.fileno() >= 0:
                     listener.settimeout(timeout)
+        finally:
+            loop.end()
 
     def _entrance(self) -> Door:
         """Return where the loop waits for connections."""
