@@ -778,8 +778,9 @@ def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
                 return self.last
 
         gate = threading.Event()
-        there = There(1)
-        there.submit(gate.wait, 20)
+        there = There(2)
+        for _ in range(2):
+            there.submit(gate.wait, 20)
         pool = AdaptiveExecutor(1, spill=there, spill_after=0)
         pool.submit(gate.wait, 20)
         future = pool.submit(spillable(lambda: gate.wait(20)))
