@@ -186,6 +186,18 @@ async def test_the_reserve_is_for_them_alone() -> None:
             await asyncio.gather(*waiting)
 
 
+async def look_ahead(pool: AdaptiveExecutor, seconds: float) -> None:
+    """Have the timekeeper, which looks alone, look at a pool as if it were later."""
+    looked = threading.Event()
+
+    def look() -> None:
+        seams.look_at(pool, time.monotonic() + seconds)
+        looked.set()
+
+    seams.in_timekeeper(look)
+    assert await asyncio.to_thread(looked.wait, TIMEOUT)
+
+
 @pytest.mark.asyncio
 async def test_a_small_pool_has_no_reserve() -> None:
     async with AdaptiveExecutor(1) as pool:
@@ -195,7 +207,7 @@ async def test_a_small_pool_has_no_reserve() -> None:
             gate.await_begun()
             await task.call(int)
             for seconds in range(4):
-                seams.look_at(pool, time.monotonic() + seconds)
+                await look_ahead(pool, seconds)
             assert pool.stats().workers == 1
             gate.open()
             assert [await running, await task.end()] == [None, [0]]
@@ -222,7 +234,7 @@ async def test_the_reserve_grows_while_it_is_stuck_up_to_a_bound() -> None:
         tasks, beginners = await stuck(pool, given_back, 6)
         assert pool.stats().queued == 2
         for seconds in range(1, 4):
-            seams.look_at(pool, time.monotonic() + seconds)
+            await look_ahead(pool, seconds)
         assert pool.stats().workers == 20
         given_back.set()
         await asyncio.gather(*beginners, *[task.end() for task in tasks])
