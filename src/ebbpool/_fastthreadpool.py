@@ -1,4 +1,4 @@
-"""Where the results and failures of `ebbpool.fastthreadpool` go, and how its jobs run in workers."""
+"""The inner half of `ebbpool.fastthreadpool`: queues and callbacks for results, its errors, its counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""asyncio and uvloop: event loops whose `run_in_executor` is fast, and the futures of offloaded calls."""
+"""Event loops of asyncio and uvloop whose `run_in_executor` hands calls to a pool by a short, fast way."""
 
 from __future__ import annotations
 

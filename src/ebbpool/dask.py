@@ -20,7 +20,7 @@ try:
     from distributed import Client
 
     from ebbpool._dask.link import Link
-    from ebbpool._dask.pace import ClusterRun
+    from ebbpool._dask.maps import ClusterRun
 except ImportError as _error:
     raise ImportError(
         f"ebbpool.dask needs distributed: pip install ebbpool[dask] ({_error})", name=_error.name

@@ -1,4 +1,4 @@
-"""Django under ASGI: all thread-sensitive code of a request in one warm thread of a pool.
+"""Django under ASGI: `asgi(application)` runs a request's thread-sensitive code in one leased thread of a pool.
 
 Put it around the application, in ``asgi.py``: ``application = ebbpool.django.asgi(get_asgi_application())``.
 """

@@ -1,6 +1,6 @@
-"""One switch, `ebbpool.install`, that puts all thread work of a process on one pool.
+"""`ebbpool.install` puts all thread work of a process on one pool, each library as soon as it is imported.
 
-The finder and the loader here do not inherit from `importlib.abc`, which is slow to import and would add nothing.
+The import hook's finder and loader do not inherit from `importlib.abc`, which is slow to import and would add nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What both backends of `ebbpool.anyio` need; imported only where anyio is."""
+"""For both of anyio's backends: the token for `anyio.from_thread`, and a call that hides StopIteration."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class ExecutorCore:
     """The part of an executor that every task passes."""
 
     _pool: Pool
-    _way: int
+    _way: int  # 1 if `offload` is the engine's own, 2 if a subclass or a tool has another, 0 if not looked yet
     if not cython.compiled:
         # What a subclass has.
         _crew: Any

@@ -197,7 +197,7 @@ class FutureCore:
             self._audience = alone
 
     def tell_unless_returned(self, fn: Callable[[Any], object]) -> None:
-        """Have `fn(self)` called if the call is not made, or raises, or the future is done; it costs no other call."""
+        """Have `fn(self)` called: at once if the future is done, else if the call is not made, or raises."""
         with self._pool.mutex:
             over = self._code >= CANCELLED
             if not over:

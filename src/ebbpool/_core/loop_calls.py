@@ -46,8 +46,8 @@ wait itself has let others run.
 NAP = 50e-6
 """Seconds for which a thread leaves the GIL to others then: as long as a thread needs to wake up."""
 KEPT_WAITING = 1e-3
-"""A worker that brings a result to a loop that is so many seconds late leaves the GIL to it; the next time after twice
-as many. Otherwise the loop waits a switch interval for the GIL, several times in one turn."""
+"""A worker that brings a result to a loop that is so many seconds late leaves the GIL to it. The next worker does so
+when the loop is twice as late. Otherwise the loop waits a switch interval for the GIL, several times in one turn."""
 
 
 VISIT: ContextVar[Visit] = ContextVar("ebbpool_visit")
@@ -66,7 +66,7 @@ class Visit:
 
 @cython.locals(visit=Visit, known=cython.bint, first=cython.bint)
 def goes_on(call: LoopCall, mailbox: Mailbox) -> bool:
-    """Note a call of the task that runs; return whether a call of it has run before, and the last one is over."""
+    """Note a call of the current asyncio task; return whether that has called before, and its last call is over."""
     # Whose visit it is is asked for only then: a child task that comes earlier notes its call in that of its parent.
     visit: Any = context_value(VISIT)
     known = visit is not None and visit.pool is call._pool

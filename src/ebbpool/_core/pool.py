@@ -142,7 +142,7 @@ class Pool:
         self.every: int = 0  # one task out of so many is measured, and told to `record`
         self.record: Callable[[float, float], object] | None = None
         self.skip: int = 0  # tasks before the next that is measured; threads that submit at once may miscount
-        self.crowd: int = ALL  # more workers than these are looked at although no task waits: they may all compute
+        self.crowd: int = ALL  # if more workers run, the timekeeper looks although no task waits: they may all compute
         self.surplus: int = 0  # workers that should leave as soon as they have no task in hand
         self.held: bool = False  # whether a worker looks closer before it takes another task: see `_measure`
         self.urgent: bool = False  # whether some in `front` go on with something; see `ExecutorCore.offload`
@@ -191,9 +191,9 @@ class Pool:
         self.blocked: int = 0
         self.firsts: int = 0  # workers with a task in hand that has overtaken others
         self.covered: bool = False  # whether the timekeeper watches the pool, so that it need not be called
-        self.at_ceiling: bool = False  # whether it looks rarely, for the pool may not grow; called anew once it may
-        self.minded: bool = False  # whether it looks at a crowd; it has to be called all the same once a task waits
-        self.turned_away: bool = False  # whether a task has found the queue full since it last looked
+        self.at_ceiling: bool = False  # whether the timekeeper looks rarely; it is called once the pool may grow
+        self.minded: bool = False  # whether the timekeeper looks at a crowd only; it is to be called once a task waits
+        self.turned_away: bool = False  # whether a task has found the queue full since the timekeeper looked
 
     def configure(
         self,
@@ -902,7 +902,7 @@ class Pool:
         return found
 
     def _choose_end(self, now: float) -> None:
-        """Under the mutex: have the newest tasks taken first while the queue stands: who wants the oldest gives up."""
+        """Under the mutex: have the newest tasks taken first while the queue stands; the oldest will time out."""
         waited = now - self._oldest()._queued_at if self._waiting() > 0 and self.max_wait > 0.0 else 0.0
         if waited <= STALE * self.max_wait:
             self.stale = 0.0
@@ -912,7 +912,7 @@ class Pool:
         elif self.stands(now):
             self.dequeue = self.queue.pop
             if not self.front and self.taken - self.turned >= TURN and waited > self.max_wait + LOOKS:
-                # It may wait for longer, or it had failed by now. It has its turn, or newer ones overtake it for ever.
+                # One that may wait for longer than `max_wait` has its turn, or newer ones would overtake it for ever.
                 self.turned = self.taken
                 self.queue.rotate(-1)
 

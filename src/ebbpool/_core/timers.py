@@ -1,4 +1,4 @@
-"""Delayed calls: a pool's timers, a heap that any thread adds to without a lock, and the timekeeper's base class."""
+"""Delayed calls: `Timers` of one pool, the lock-free heap `Alarms`, and the base class of the timekeeper."""
 
 from __future__ import annotations
 

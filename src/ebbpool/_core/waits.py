@@ -1,4 +1,4 @@
-"""What the calling thread is, and waits as they are in it: a worker counts as blocked, some threads must not wait."""
+"""What the calling thread is, and events that count a worker in `wait` or `as_completed` as blocked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls as bytes. What is large is sent by itself, once for all calls that have it, and kept a while longer."""
+"""A call as bytes for the cluster; what is large in it is sent once, shared by calls, and kept for a while."""
 
 from __future__ import annotations
 

@@ -299,12 +299,12 @@ class Sums:
             if pools:
                 self._latest[process] = pools
             for key, (label, shown) in before.items():
-                counted = {key: amount for key, amount in shown.items() if key[0] in GROWING}
+                counted = {name: amount for name, amount in shown.items() if name[0] in GROWING}
                 if key in pools:
                     # A thread that the system refuses is no longer counted, nor is its task. A counter that went back
                     # with them would pass for that of a new process.
                     now = pools[key][1]
-                    now.update({key: max(amount, now.get(key, 0)) for key, amount in counted.items()})
+                    now.update({name: max(amount, now.get(name, 0)) for name, amount in counted.items()})
                 else:
                     _, total = self._ended.pop(label, (0.0, {}))
                     add(total, counted)

@@ -1,8 +1,8 @@
-"""Two rules that hold workers back; docs/design/growth.md has them in full, and the reasons.
+"""How many workers may run at once: as few as serve the processors, and fewer in an overloaded pool.
 
 `Admission`: as few run as keep the processors, or the GIL, busy: more make all threads wait longer, and add nothing.
 `Restraint`: in an overloaded pool as few as still get the same work done; the others only move the queue to where no
-`max_wait` ends a wait.
+`max_wait` ends a wait. docs/design/growth.md has both rules in full, and the reasons.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from ebbpool._pool.sizing import CREW, STALL, STALL_PAUSE, WINDOW
 from ebbpool._pool.timekeeper import Tick
 
 QUEUE: Final = 0.0007
+"""Looks that wait longer than this on average (seconds) show that threads queue for the GIL or for processors."""
 ONE: Final = 0.96
 MORE: Final = 1.25
+"""They queue for the GIL if the process uses from `ONE` to `MORE` processors: with the GIL it can use little more."""
 FULL: Final = 0.9
-"""Looks that wait longer than `QUEUE` seconds on average show that threads queue: for the GIL, if the process uses
-`ONE` to `MORE` processors, and it could not use more with the GIL alone; for processors, if it uses `FULL` of all."""
+"""They queue for processors if the process uses this share of all it has."""
 TURN: Final = 0.005
 OWN: Final = 0.35
 """Seconds that a turn of the GIL takes where it has to be asked for. Looks that wait longer on average show a queue,
@@ -130,8 +131,8 @@ BETTER: Final = 1.2
 `BETTER` times as much done."""
 STOPPED: Final = 0.3
 STUCK: Final = 0.25
-"""So small a share, or no task that ends for `STUCK` seconds, means that those left wait for what others hold, who are
-held back."""
+"""So small a share, or no task that ends for `STUCK` seconds, means that the workers that run wait for something that
+held-back ones have, such as a lock."""
 TRIAL: Final = 4.0
 """Seconds after which a trial has failed in any case."""
 SHORT: Final = 0.2

@@ -98,9 +98,9 @@ def _at(share: float, spread: Iterable[int]) -> float:
 
 
 def late_loops(now: float, limit: float) -> tuple[list[tuple[threading.Thread, float]], float]:
-    """Return the threads of loops that a result has waited `limit` seconds for, each time once, and for how long.
+    """Return the threads of loops for which a result has waited `limit` seconds, with the wait, each time once.
 
-    And the longest wait of the others.
+    The second value is the longest wait for one of the other loops.
     """
     found = []
     oldest = 0.0

@@ -134,7 +134,7 @@ class Spawner:
         yield from _ended(self._children)
 
     def nothing(self) -> None:
-        """Between this process and the children there is none."""
+        """Do nothing: no process between this one and the children has to be killed or left."""
 
     kill = forsake = nothing
 

@@ -1,0 +1,126 @@
+"""Maps over a cluster: `ClusterRun`, whose chunks are as large as workers do in a twentieth of a second."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from math import ceil
+from time import perf_counter
+from typing import Any, Final
+
+from ebbpool._core.accel import ExecutorCore
+from ebbpool._dask.pace import TARGET
+from ebbpool._dask.packing import LARGE, Packed, Part, culprit
+from ebbpool._dask.remote import RAISED, Failed, Ready, Slot, apply, brief, dumps
+from ebbpool._maps.items import Batch, Failure, Unclaimed
+from ebbpool._maps.map_run import MapRun
+from ebbpool._pool.running import called_name
+
+GROWTH: Final = 16
+"""How many times larger than the largest so far a chunk may be."""
+
+
+class Chunks(Unclaimed):
+    """Items of which a batch is what a worker does in `TARGET` seconds."""
+
+    def adapt(self, count: int, seconds: float) -> None:
+        size = int(TARGET * count / max(seconds, 1e-9))
+        self.size = max(1, min(size, GROWTH * max(count, self.size), self.largest))
+
+
+class ClusterRun(MapRun):
+    """One map of a cluster's executor or of its lane: a batch is a call to the cluster, for which a task here waits.
+
+    There are as many tasks as calls may be with the cluster, and one that waits behind the executor's other calls.
+    """
+
+    def __init__(self, place: Any, fn: Callable[..., Any], spread: bool, *options: Any) -> None:
+        # The map goes on in a lane that nobody refers to any more.
+        executor = getattr(place, "executor", place)
+        super().__init__(executor, fn, spread, *options)
+        self.single = self.divides = False
+        self.unclaimed = Chunks(self.unclaimed.size, self.unclaimed.largest)
+        self._spread = spread
+        self._place: Callable[[], Any] = weakref.ref(place)
+        self._lane: Any = getattr(place, "core", None)
+        self._link: Any = executor._link
+        self._link.check(fn)
+        self._values = self._link.values()
+        self._name = called_name(fn)
+        try:
+            packed = dumps(fn)
+        except Exception as error:
+            raise TypeError(f"fn cannot be pickled: {brief(fn)}: {error}") from error
+        large = len(packed) > LARGE
+        self._parts = (Part(f"the function {brief(fn)}", packed),) if large else ()
+        self._packed: Slot | Ready = Slot(0) if large else Ready(packed)
+
+    def read(self, source: Iterator[Any], room: int | None) -> None:
+        """Read on, or without a limit all at once, so that chunks are large; `insist` raises an error of the input."""
+        if room is None:
+            self.read_all(source)
+            return
+        try:
+            super().read(source, room)
+        except Exception as error:
+            if self.unclaimed and not self._recruit() and self.refusal is not None:
+                self.fail(self.refusal)
+            # Without our two frames, which hold the map that holds the error.
+            ours = error.__traceback__ and error.__traceback__.tb_next
+            self.refusal = error.with_traceback(ours and ours.tb_next)
+
+    def _hand_in(self, executor: Any) -> Future[None]:
+        # Not as the executor takes calls in: this one runs here.
+        first = self._lane is not None and self._lane.first
+        future: Future[None] = ExecutorCore.hand_in(executor, self._lane, first, self.work, (), {})
+        return future
+
+    def _width(self, executor: Any) -> int:
+        width: int = self._link.width
+        return width if self._lane is None else min(width, self._lane.limit)
+
+    def _wants_tasks(self, executor: Any) -> bool:
+        return bool(self.unclaimed) and len(self.under_way) <= self._width(executor)
+
+    def _lay(self, now: float) -> Batch | None:
+        unclaimed = self.unclaimed
+        size = unclaimed.size
+        if not self.fixed:
+            # The last items are shared by all.
+            unclaimed.size = max(1, min(size, ceil(len(unclaimed) / (2 * self._width(None)))))
+        batch = super()._lay(now)
+        unclaimed.size = size
+        return batch
+
+    def _call_with(self, items: list[tuple[Any, ...]]) -> Packed:
+        try:
+            return Packed(dumps((apply, (self._packed, items), {}, self._values)), self._parts)
+        except Exception as error:
+            named = [(f"an item for {brief(self.fn)}", item[0] if len(item) == 1 else item) for item in items]
+            raise culprit(named, self._values, f"a chunk of items for {brief(self.fn)}", error) from error
+
+    def _run(self, batch: Batch) -> None:
+        if getattr(self._place(), "_discarding", False):
+            # It was shut down with `cancel_futures`. That cancels tasks that wait; this one runs.
+            self.fail(CancelledError())
+            return
+        items = batch.drain()[::-1]
+        if not self._spread:
+            items = [(item,) for item in items]
+        try:
+            outcome = self._link.send(self._name, self._call_with(items), alone=True)
+            results = self._link.result_of(self._name, outcome)
+        except BaseException as error:
+            self.fail(Failure(error).error)
+            return
+        # What counts is the time on the worker.
+        batch.since = perf_counter() - outcome[2]
+        for result in results:
+            if isinstance(result, Failed):
+                try:
+                    self._link.result_of(self._name, (RAISED, result.packed, 0.0))
+                except BaseException as error:
+                    batch.fail(error)
+            else:
+                batch.out.append(result)
