@@ -779,12 +779,12 @@ def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
 
         gate = threading.Event()
         there = There(2)
-        for _ in range(2):
-            there.submit(gate.wait, 20)
+        there.submit(gate.wait, 20)
+        before = there.submit(gate.wait, 20)
         pool = AdaptiveExecutor(1, spill=there, spill_after=0)
         pool.submit(gate.wait, 20)
         future = pool.submit(spillable(lambda: gate.wait(20)))
-        while not pool.stats().away:
+        while there.last is before:
             gate.wait(0.001)
 
         def check():
