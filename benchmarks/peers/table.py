@@ -37,8 +37,11 @@ _POOLS = (
     *_both("run", "ebbpool run", "ebbpool.aio", offload=ways.run),
     *_both("own-loop", "ebbpool loop, run_in_executor(None)", offload=ways.default_executor, new_loop=ways.our_loop),
     Peer(
-        "own-loop-to-thread", "ebbpool loop, asyncio.to_thread", core=True,
-        offload=ways.default_to_thread, new_loop=ways.our_loop,
+        "own-loop-to-thread",
+        "ebbpool loop, asyncio.to_thread",
+        core=True,
+        offload=ways.default_to_thread,
+        new_loop=ways.our_loop,
     ),
     *_both("ebbpool", "ebbpool", open=pools.EbbPool, offload=ways.run_in_executor(pools.adaptive)),
     Peer("ebbpool-fixed", "ebbpool of a fixed size (floor)", core=True),
@@ -46,7 +49,9 @@ _POOLS = (
     Peer("multiprocessing", "multiprocessing ThreadPool", open=pools.MultiprocessingPool),
     Peer("fastthreadpool", "fastthreadpool", ("fastthreadpool",), open=partial(pools.FastThreadPool, "fastthreadpool")),
     Peer(
-        "ebbpool-fastthreadpool", "ebbpool.fastthreadpool (its names)", core=True,
+        "ebbpool-fastthreadpool",
+        "ebbpool.fastthreadpool (its names)",
+        core=True,
         open=partial(pools.FastThreadPool, "ebbpool.fastthreadpool"),
     ),
     _executor("plus", "ThreadPoolExecutorPlus", pools.plus, "ThreadPoolExecutorPlus"),
@@ -54,16 +59,25 @@ _POOLS = (
     _executor("betapool", "betapool", pools.betapool, "betapool"),
     _executor("flexexecutor", "flexexecutor", pools.flexexecutor, "flexexecutor"),
     Peer(
-        "aiomisc", "aiomisc ThreadPoolExecutor", ("aiomisc",),
-        open=partial(pools.Offloaded, ways.run_in_executor(pools.aiomisc)), offload=ways.run_in_executor(pools.aiomisc),
+        "aiomisc",
+        "aiomisc ThreadPoolExecutor",
+        ("aiomisc",),
+        open=partial(pools.Offloaded, ways.run_in_executor(pools.aiomisc)),
+        offload=ways.run_in_executor(pools.aiomisc),
     ),
     Peer(
-        "hypertile", "hypertile.to_thread", ("hypertile",),
-        open=partial(pools.Hypertile, ways.hypertile), offload=ways.hypertile,
+        "hypertile",
+        "hypertile.to_thread",
+        ("hypertile",),
+        open=partial(pools.Hypertile, ways.hypertile),
+        offload=ways.hypertile,
     ),
     Peer(
-        "leasepool", "leasepool, one lease", ("leasepool",),
-        open=partial(pools.Offloaded, ways.leasepool), offload=ways.leasepool,
+        "leasepool",
+        "leasepool, one lease",
+        ("leasepool",),
+        open=partial(pools.Offloaded, ways.leasepool),
+        offload=ways.leasepool,
     ),
     Peer("gevent-threadpool", "gevent.threadpool", ("gevent.threadpool",), open=pools.GeventThreads),
     Peer("gevent", "gevent.spawn (greenlets)", ("gevent",), open=pools.Greenlets),
@@ -71,16 +85,25 @@ _POOLS = (
     Peer("to-thread-ebbpool", "asyncio.to_thread on ebbpool", core=True, offload=ways.to_thread(pools.adaptive)),
     Peer("asgiref", "asgiref sync_to_async", ("asgiref.sync",), offload=ways.asgiref),
     Peer(
-        "anyio", "anyio.to_thread.run_sync", ("anyio", "anyio.to_thread"),
-        open=partial(pools.TaskThreads, "anyio"), offload=ways.run_sync("anyio"),
+        "anyio",
+        "anyio.to_thread.run_sync",
+        ("anyio", "anyio.to_thread"),
+        open=partial(pools.TaskThreads, "anyio"),
+        offload=ways.run_sync("anyio"),
     ),
     Peer(
-        "trio", "trio.to_thread.run_sync", ("trio",),
-        open=partial(pools.TaskThreads, "trio"), offload=ways.run_sync("trio"),
+        "trio",
+        "trio.to_thread.run_sync",
+        ("trio",),
+        open=partial(pools.TaskThreads, "trio"),
+        offload=ways.run_sync("trio"),
     ),
     Peer("anyio-ebbpool", "ebbpool.anyio.run_sync", ("ebbpool.anyio",), core=True, offload=ways.our_run_sync),
     Peer(
-        "anyio-installed", "anyio.to_thread.run_sync, ebbpool installed", ("ebbpool.anyio",), core=True,
+        "anyio-installed",
+        "anyio.to_thread.run_sync, ebbpool installed",
+        ("ebbpool.anyio",),
+        core=True,
         offload=ways.installed,
     ),
     Peer("stdlib-default", "ThreadPoolExecutor()"),
@@ -95,24 +118,31 @@ _POOLS = (
     Peer("semaphore", "threading.Semaphore", semaphore=threading.Semaphore),
     *_both("ebbpool-semaphore", "ebbpool.sync.Semaphore", semaphore=lambda n: package("ebbpool.sync").Semaphore(n)),
     Peer(
-        "fastthreadpool-semaphore", "fastthreadpool.Semaphore", ("fastthreadpool",),
+        "fastthreadpool-semaphore",
+        "fastthreadpool.Semaphore",
+        ("fastthreadpool",),
         semaphore=lambda permits: package("fastthreadpool").Semaphore(permits),
     ),
     Peer("timer", "threading.Timer (a thread each)"),
     Peer("heap", "heapq.heappush (floor)"),
-)  # fmt: skip
+)
 
 _SERVERS = (
     Peer("fastapi", "FastAPI, stock", _WEB, program="fastapi stock"),
     Peer("fastapi-256", "FastAPI, 256 tokens", _WEB, program="fastapi stock --tokens 256"),
     *_both("fastapi-installed", "FastAPI, ebbpool installed", *_WEB, "ebbpool.anyio", program="fastapi installed"),
     Peer(
-        "fastapi-own-loop", "FastAPI, ebbpool installed, its uvloop", (*_WEB, "ebbpool.anyio"), core=True,
+        "fastapi-own-loop",
+        "FastAPI, ebbpool installed, its uvloop",
+        (*_WEB, "ebbpool.anyio"),
+        core=True,
         program="fastapi own-loop",
     ),
     Peer("tcp-sequential", "TCPServer, no threads (floor)", program="tcp sequential"),
     Peer(
-        "tcp-bare-thread", "a bare thread behind ebbpool's accept loop (floor)", _SOCKETSERVER,
+        "tcp-bare-thread",
+        "a bare thread behind ebbpool's accept loop (floor)",
+        _SOCKETSERVER,
         program="tcp bare-thread",
     ),
     *_both("tcp-ebbpool", "ebbpool AdaptivePoolTCPServer", *_SOCKETSERVER, program="tcp adaptive"),
@@ -121,20 +151,28 @@ _SERVERS = (
     Peer("tcp-executor-20", "ThreadPoolExecutor(20) as a mix-in", program="tcp executor --workers 20"),
     Peer("tcp-2008", "the rule of 2008 (2, 200, 20)", program="tcp rule-2008"),
     Peer(
-        "tcp-gevent", "gevent StreamServer (a greenlet a connection)", ("gevent.server",), program="tcp gevent",
+        "tcp-gevent",
+        "gevent StreamServer (a greenlet a connection)",
+        ("gevent.server",),
+        program="tcp gevent",
     ),
     *_both("echo-pool", "threads on ebbpool", *_SOCKETSERVER, program="tcp adaptive"),
     Peer("echo-threading", "ThreadingMixIn, the same handler", program="tcp threading"),
     *(
         Peer(
-            f"echo-{loop}-{kind}", f"{loop}, {kind}{' protocol' * (kind == 'buffered')}",
-            ("uvloop",) * (loop == "uvloop"), program=f"tcp {kind} --loop {loop}",
+            f"echo-{loop}-{kind}",
+            f"{loop}, {kind}{' protocol' * (kind == 'buffered')}",
+            ("uvloop",) * (loop == "uvloop"),
+            program=f"tcp {kind} --loop {loop}",
         )
         for loop in ("asyncio", "uvloop")
         for kind in ("streams", "protocol", "buffered")
     ),
     Peer(
-        "echo-gevent", "gevent StreamServer, the same handler on greenlets", ("gevent.server",), program="tcp gevent",
+        "echo-gevent",
+        "gevent StreamServer, the same handler on greenlets",
+        ("gevent.server",),
+        program="tcp gevent",
     ),
     Peer("slow-adaptive", "ebbpool AdaptivePoolHTTPServer", _SOCKETSERVER, core=True, program="web pool"),
     Peer("slow-threads", "ThreadingHTTPServer", program="web threading"),
@@ -145,16 +183,23 @@ _SERVERS = (
     *_both("web-pool", "ebbpool AdaptivePoolHTTPServer", *_SOCKETSERVER, program="web pool"),
     Peer("web-prefork", "ebbpool prefork, one listener", _PREFORK, core=True, program="web prefork"),
     Peer(
-        "web-prefork-reuse-port", "ebbpool prefork, reuse_port", _PREFORK, core=True, program="web prefork-reuse-port",
+        "web-prefork-reuse-port",
+        "ebbpool prefork, reuse_port",
+        _PREFORK,
+        core=True,
+        program="web prefork-reuse-port",
     ),
     Peer("web-gunicorn", "gunicorn, gthread", ("gunicorn",), program="web gunicorn"),
     Peer("gunicorn-gthread", "gunicorn, gthread", ("gunicorn",), program="web gunicorn"),
     Peer(
-        "gunicorn-pool", "gunicorn, ebbpool's worker", ("gunicorn", "ebbpool.gunicorn"), core=True,
+        "gunicorn-pool",
+        "gunicorn, ebbpool's worker",
+        ("gunicorn", "ebbpool.gunicorn"),
+        core=True,
         program="web gunicorn --worker ebbpool.gunicorn.AdaptiveThreadWorker",
     ),
     Peer("granian", "granian, WSGI", ("granian",), program="web granian"),
-)  # fmt: skip
+)
 
 PEERS: tuple[Peer, ...] = _POOLS + _SERVERS
 

@@ -271,9 +271,11 @@ def _on_loop(protocol: Callable[[], asyncio.BaseProtocol] | None, loop: str) -> 
 
 
 if __name__ == "__main__":
-    main({
-        **{way: partial(serve, way) for way in WAYS},
-        "streams": partial(_on_loop, None),
-        "protocol": partial(_on_loop, ProtocolEcho),
-        "buffered": partial(_on_loop, BufferedEcho),
-    })  # fmt: skip
+    main(
+        {
+            **{way: partial(serve, way) for way in WAYS},
+            "streams": partial(_on_loop, None),
+            "protocol": partial(_on_loop, ProtocolEcho),
+            "buffered": partial(_on_loop, BufferedEcho),
+        }
+    )

@@ -253,9 +253,14 @@ def _granian(directory: str, processes: str = _ALL, threads: str = "") -> None:
         # A fork would take the lock of stdin along, which the thread that reads there holds.
         multiprocessing.set_start_method("spawn")
         server = package("granian").Granian(
-            "benchmarks.servers.web:_wsgi", port=port, log_level="error", interface="wsgi", workers=int(processes),
-            backlog=BACKLOG, blocking_threads=int(threads) if threads else None,
-        )  # fmt: skip
+            "benchmarks.servers.web:_wsgi",
+            port=port,
+            log_level="error",
+            interface="wsgi",
+            workers=int(processes),
+            backlog=BACKLOG,
+            blocking_threads=int(threads) if threads else None,
+        )
         server.on_startup(threading.Thread(target=tell, daemon=True).start)
         server.serve()
 
