@@ -114,7 +114,7 @@ class FixedServer(_Quiet, ExecutorMixIn, http.server.HTTPServer):
 
 
 def _listener() -> socket.socket:
-    return socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+    return socket.create_server(_ADDRESS, backlog=BACKLOG)
 
 
 def _pool_server() -> Any:
@@ -179,7 +179,7 @@ def _prefork(directory: str, log: str = "", processes: str = _ALL, reuse_port: b
     )
     status = package("ebbpool.prefork").run(
         functools.partial(_serve_child, directory),
-        bind=listener or ("127.0.0.1", 0),
+        bind=listener or _ADDRESS,
         processes=int(processes),
         backlog=BACKLOG,
         reuse_port=reuse_port,
