@@ -56,11 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="ebbpool beside its rivals; `show`, `publish` and `figures` look at runs",
-    )  # fmt: skip
-    parser.add_argument(
-        "questions", nargs="*", type=question_named, metavar="question",
-        help=f"some of {', '.join(QUESTIONS)}, or how only one of them begins; all if none",
-    )  # fmt: skip
+    )
+    which = f"some of {', '.join(QUESTIONS)}, or how only one of them begins; all if none"
+    parser.add_argument("questions", nargs="*", type=question_named, metavar="question", help=which)
     parser.add_argument("--pin", action="store_true", help="hold every cell to one processor (Linux)")
     parser.add_argument("--quick", action="store_true", help="one round of small sizes: does everything run?")
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all peers (3)")
@@ -68,10 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         "--minutes", type=float, default=26, help="no round after the first begins that would end later (26)"
     )
     parser.add_argument("--peers", type=_names, default=(), help="the names of some peers, with commas")
-    parser.add_argument(
-        "--beside", metavar="FOLDER", type=_checkout,
-        help="another checkout, with its extensions built in place, whose ebbpool is asked the same in turn with this",
-    )  # fmt: skip
+    other = "another checkout, with its extensions built in place, whose ebbpool is asked the same in turn with this"
+    parser.add_argument("--beside", metavar="FOLDER", type=_checkout, help=other)
     parser.add_argument("--workers", type=_counts, default=(1, 4, 32), help="the ceilings where several are asked for")
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "bench", help="folder for the JSON")
     return parser

@@ -170,9 +170,14 @@ def kill_child(peer: Peer, params: Params) -> Samples:
             wait_for(lambda: len(_ready_children(log)) == processes, 30.0, "every child is ready")
             with _Killer(server, log, params["period"], params["kills"]) as killer:
                 tally = ask_steadily(
-                    server.port, WAITING, fresh=params["fresh"], kept=params["kept"], kept_rate=params["kept rate"],
-                    seconds=params["period"] * params["kills"], patience=_LAST_SECONDS,
-                )  # fmt: skip
+                    server.port,
+                    WAITING,
+                    fresh=params["fresh"],
+                    kept=params["kept"],
+                    kept_rate=params["kept rate"],
+                    seconds=params["period"] * params["kills"],
+                    patience=_LAST_SECONDS,
+                )
             expected = processes + len(killer.kills)
             wait_for(lambda: len(_ready_children(log)) >= expected, _LAST_SECONDS, "every dead child is replaced")
             ready = [moment for moment, _ in _ready_children(log)][processes:]

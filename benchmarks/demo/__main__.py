@@ -26,23 +26,35 @@ _EVERY = 0.05
 
 LOADS = {
     "fastapi": Load(
-        clients=300, rate=150.0, steady_at=3.0, steady=8.0, mix={"health": 0.4, "wait": 0.6}, trouble=(5.0, 8.0),
-        burst_at=0.0, burst={"wait": 1.0}, burst_wait=(100, 100), burst_size=200,
+        rate=150.0,
+        steady_at=3.0,
+        health=0.4,
+        burst_at=0.0,
+        burst_health=0.0,
+        burst_wait=(100, 100),
+        burst_size=200,
+        trouble=(5.0, 8.0),
     ),
-    "asyncio": Load(
-        clients=300, rate=200.0, steady_at=0.0, steady=8.0, mix={"health": 0.85, "wait": 0.15},
-        burst_at=11.0, burst={"health": 0.5, "wait": 0.5}, burst_size=300,
-    ),
-}  # fmt: skip
+    "asyncio": Load(rate=200.0, steady_at=0.0, health=0.85, burst_at=11.0, burst_health=0.5, burst_size=300),
+}
 
 
 def _load(case: str, quick: bool) -> Load:
     """Return the load of a case, or a tiny one, to see that everything works."""
     load = LOADS[case]
-    return load if not quick else replace(
-        load, clients=60, rate=50.0, steady_at=min(load.steady_at, 0.3), steady=0.6, burst_at=min(load.burst_at, 0.8),
-        burst_size=30, trouble=(load.trouble[0] / 10, load.trouble[1] / 10), watch=0.2,
-    )  # fmt: skip
+    if not quick:
+        return load
+    return replace(
+        load,
+        clients=60,
+        rate=50.0,
+        steady_at=min(load.steady_at, 0.3),
+        steady=0.6,
+        burst_at=min(load.burst_at, 0.8),
+        burst_size=30,
+        trouble=(load.trouble[0] / 10, load.trouble[1] / 10),
+        watch=0.2,
+    )
 
 
 async def _facts(client: Connection) -> Any:

@@ -1,13 +1,6 @@
 """The server of both cases: endpoints that block, in FastAPI as plain ``def``, or handed to the loop's executor.
 
-`python -m benchmarks.demo.app SIDE` is one of
-
-- ``fastapi-stock``: anyio lets forty ``def`` endpoints run at once;
-- ``fastapi-raised``: anyio's own remedy, its forty tokens raised to ebbpool's ceiling;
-- ``fastapi-installed``: one line, ``ebbpool.anyio.install()``;
-- ``asyncio-default``: ``ThreadPoolExecutor()`` as the loop's executor;
-- ``asyncio-fixed``: one of ebbpool's ceiling in its place;
-- ``asyncio-adaptive``: ``AdaptiveExecutor()`` in its place.
+`python -m benchmarks.demo.app SIDE` is one of `SIDES`; the docstring of the package says what each stands for.
 
 There are no response models: with one, FastAPI hands the checking of every answer to a thread as well.
 """

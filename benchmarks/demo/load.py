@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,22 +24,22 @@ class Load:
 
     Attributes:
         rate: Requests a second while it is steady, from `steady_at` for `steady` seconds.
-        mix: The shares of the kinds of request in that.
-        burst_at: When all clients of the burst ask at once; of which kinds, `burst` says.
+        health: The share of health checks in that; the others wait.
+        burst_at: When all clients of the burst ask at once; `burst_health` is the share of health checks in that.
         burst_wait: How long what waits takes in that, in ms.
         trouble: From when to when the upstream is slow.
         watch: For how long the server is watched after its last answer.
         patience: After so long in all, whatever is unanswered counts as an error.
     """
 
-    clients: int
     rate: float
     steady_at: float
-    steady: float
-    mix: Mapping[str, float]
+    health: float
     burst_at: float
-    burst: Mapping[str, float]
+    burst_health: float
     burst_size: int
+    clients: int = 300
+    steady: float = 8.0
     burst_wait: tuple[int, int] = _WAIT
     trouble: tuple[float, float] = (0.0, 0.0)
     watch: float = 12.0
@@ -124,21 +123,21 @@ def plan(load: Load) -> list[Request]:
     """Draw the load: the same load always gives the same requests."""
     dice, found = random.Random(20), list[Request]()
 
-    def add(client: int, due: float, phase: str, mix: Mapping[str, float], waits: tuple[int, int]) -> None:
-        (kind,) = dice.choices(list(mix), list(mix.values()))
+    def add(client: int, due: float, phase: str, health: float, waits: tuple[int, int]) -> None:
+        kind = "health" if dice.random() < health else "wait"
         ms = dice.randint(*waits)
         target, body = {"health": ("/health", {"ok": True}), "wait": (f"/wait?ms={ms}", {"waited": ms})}[kind]
         found.append(Request(client, due, phase, kind, target, json.dumps(body, separators=(",", ":"))))
 
     for client in range(load.burst_size):
-        add(client, load.burst_at, "burst", load.burst, load.burst_wait)
+        add(client, load.burst_at, "burst", load.burst_health, load.burst_wait)
     gap = load.clients / load.rate
     for client in range(load.clients):
         due = load.steady_at - dice.uniform(0.0, 10 * gap)
         while due < load.steady_at + load.steady:
             if due >= load.steady_at:
                 slow = load.trouble[0] <= due < load.trouble[1]
-                add(client, due, "steady", load.mix, _TROUBLE if slow else _WAIT)
+                add(client, due, "steady", load.health, _TROUBLE if slow else _WAIT)
             due += _PAUSE + dice.expovariate(1.0 / max(0.01, gap - _PAUSE))
     return found
 

@@ -92,9 +92,7 @@ def run_cell(
     kept = {name: value for name, value in os.environ.items() if name != "EBBPOOL_PURE"}
     command = [sys.executable, "-m", "benchmarks.engine.runner", json.dumps(spec)]
     try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=kept | peer.env, capture_output=True, text=True, timeout=timeout
-        )  # fmt: skip
+        done = subprocess.run(command, cwd=ROOT, env=kept | peer.env, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired as expired:
         stderr: Any = expired.stderr or b""
         tail = _tail(stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr)

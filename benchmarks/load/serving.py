@@ -150,9 +150,7 @@ class Watch(Beside):
         memory: the most resident memory, in kB.
     """
 
-    _PERIOD_SECONDS = 0.05
-
-    def __init__(self, server: Server, *, period: float = _PERIOD_SECONDS) -> None:
+    def __init__(self, server: Server, *, period: float = 0.05) -> None:
         super().__init__(self._look, "watch")
         self._server, self._period = server, period
         self.threads = self.memory = 0

@@ -36,10 +36,6 @@ def plus(workers: int, keep_alive: float) -> Any:
     return executor
 
 
-def pebble(workers: int, keep_alive: float) -> Any:
-    return package("pebble").ThreadPool(workers)
-
-
 def betapool(workers: int, keep_alive: float) -> Any:
     """At least the four workers that it has by default."""
     return package("betapool").AdaptiveThreadPoolExecutor(min_workers=min(4, workers), max_workers=workers)
@@ -49,13 +45,15 @@ def flexexecutor(workers: int, keep_alive: float) -> Any:
     return package("flexexecutor").ThreadPoolExecutor(workers, idle_timeout=keep_alive)
 
 
-def aiomisc(workers: int, keep_alive: float) -> Any:
-    """Its `submit` is for the thread of an event loop."""
-    return package("aiomisc").ThreadPoolExecutor(workers)
+def _sized(module: str, name: str) -> Build:
+    """What takes its size alone."""
+    return lambda workers, keep_alive: getattr(package(module), name)(workers)
 
 
-def gevent_threads(workers: int, keep_alive: float) -> Any:
-    return package("gevent.threadpool").ThreadPool(workers)
+pebble = _sized("pebble", "ThreadPool")
+gevent_threads = _sized("gevent.threadpool", "ThreadPool")
+aiomisc = _sized("aiomisc", "ThreadPoolExecutor")
+"""Its `submit` is for the thread of an event loop."""
 
 
 class Pool:

@@ -61,9 +61,11 @@ class Row(NamedTuple):
 
 
 _SUBMITTED = ("submit_collect", "us", {"workers": 4}, "ebbpool")
+_TINY = ("5,000 tiny tasks submitted and collected, µs each", *_SUBMITTED)
 _GATHERED = ("offload", "gathered", {"loop": "asyncio", "workers": 4}, "run")
 _BURST = ("fastapi_burst", "first", {"clients": 200}, "fastapi-installed", "fastapi", "anyio's 40 threads")
-_HEALTH = ("health_beside", "p99", {"clients": 64}, "fastapi-installed")
+_COMPUTING = "FastAPI `/health` beside 64 clients that compute, p99, ms"
+_HEALTH = (_COMPUTING, "health_beside", "p99", {"clients": 64}, "fastapi-installed")
 _CALL = ("round_trip", "us", {"workers": 1}, "ebbpool")
 _PINNED = "round-trip-pinned"
 _COLD = ("cold_burst", "ms", {"workers": 200}, "ebbpool")
@@ -77,21 +79,17 @@ TABLES: dict[str, list[Row]] = {
         Row("an asyncio loop's p99 lag while 10,000 calls finish, ms", *_LAG, "anyio", "`anyio.to_thread`", digits=2),
         Row("200 FastAPI clients, an endpoint that sleeps 100 ms: ms until all are answered", *_BURST, digits=0),
         Row("5,000 calls gathered on asyncio, µs each", *_GATHERED, "stdlib", "`ThreadPoolExecutor`"),
-        Row("5,000 tiny tasks submitted and collected, µs each", *_SUBMITTED, "fastthreadpool", "fastthreadpool",
-            digits=2),
-        Row("5,000 tiny tasks submitted and collected, µs each", *_SUBMITTED, "stdlib", "`ThreadPoolExecutor`",
-            digits=2),
-        Row("FastAPI `/health` beside 64 clients that compute, p99, ms", *_HEALTH, "fastapi-256", "anyio, 256 tokens",
-            "health", 0),
-        Row("FastAPI `/health` beside 64 clients that compute, p99, ms", *_HEALTH, "fastapi", "anyio's 40 threads",
-            "health", 0),
+        Row(*_TINY, "fastthreadpool", "fastthreadpool", digits=2),
+        Row(*_TINY, "stdlib", "`ThreadPoolExecutor`", digits=2),
+        Row(*_HEALTH, "fastapi-256", "anyio, 256 tokens", "health", 0),
+        Row(*_HEALTH, "fastapi", "anyio's 40 threads", "health", 0),
     ],
     "front": [
         Row("one call and its result, on one processor, µs", *_CALL, "stdlib", "`ThreadPoolExecutor`", _PINNED),
         Row("a tiny task submitted and collected, µs", *_SUBMITTED, "stdlib", "`ThreadPoolExecutor`", digits=2),
         Row("a call gathered on asyncio, µs", *_GATHERED, "stdlib", "`ThreadPoolExecutor`"),
     ],
-}  # fmt: skip
+}
 
 
 def _row(row: Row, runs: Mapping[str, Run]) -> tuple[float, list[str]]:

@@ -7,6 +7,7 @@ import functools
 import gc
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.engine.model import compute
@@ -40,16 +41,12 @@ def build_app(turns: int = 0) -> Any:
     def trivial() -> Any:
         return {"answer": 42}
 
-    def sleeper(seconds: float) -> Any:
+    def working(work: Callable[[Any], object], amount: float) -> Any:
         def endpoint() -> Any:
-            time.sleep(seconds)
+            work(amount)
             return {"answer": 42}
 
         return endpoint
-
-    def computing() -> Any:
-        compute(turns)
-        return {"answer": 42}
 
     async def at_once() -> Any:
         return {"answer": 42}
@@ -63,9 +60,9 @@ def build_app(turns: int = 0) -> Any:
     app.get("/ready", response_model=None)(ready)
     app.get(target(ASYNC), response_model=None)(at_once)
     if turns:
-        app.get(target(COMPUTING), response_model=None)(computing)
+        app.get(target(COMPUTING), response_model=None)(working(compute, turns))
     for name, seconds in ENDPOINTS.items():
-        app.get(target(name), response_model=None)(sleeper(seconds) if seconds else trivial)
+        app.get(target(name), response_model=None)(working(time.sleep, seconds) if seconds else trivial)
     return app
 
 

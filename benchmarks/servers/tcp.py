@@ -270,10 +270,8 @@ def _on_loop(protocol: Callable[[], asyncio.BaseProtocol] | None, loop: str) -> 
         runner.run(_loop_server(protocol))
 
 
+_ON_LOOPS = {"streams": None, "protocol": ProtocolEcho, "buffered": BufferedEcho}
+
 if __name__ == "__main__":
-    main({
-        **{way: partial(serve, way) for way in WAYS},
-        "streams": partial(_on_loop, None),
-        "protocol": partial(_on_loop, ProtocolEcho),
-        "buffered": partial(_on_loop, BufferedEcho),
-    })  # fmt: skip
+    ways = {way: partial(serve, way) for way in WAYS}
+    main(ways | {kind: partial(_on_loop, protocol) for kind, protocol in _ON_LOOPS.items()})

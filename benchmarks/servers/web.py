@@ -114,7 +114,7 @@ class FixedServer(_Quiet, ExecutorMixIn, http.server.HTTPServer):
 
 
 def _listener() -> socket.socket:
-    return socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+    return socket.create_server(_ADDRESS, backlog=BACKLOG)
 
 
 def _pool_server() -> Any:
@@ -179,7 +179,7 @@ def _prefork(directory: str, log: str = "", processes: str = _ALL, reuse_port: b
     )
     status = package("ebbpool.prefork").run(
         functools.partial(_serve_child, directory),
-        bind=listener or ("127.0.0.1", 0),
+        bind=listener or _ADDRESS,
         processes=int(processes),
         backlog=BACKLOG,
         reuse_port=reuse_port,
@@ -253,9 +253,14 @@ def _granian(directory: str, processes: str = _ALL, threads: str = "") -> None:
         # A fork would take the lock of stdin along, which the thread that reads there holds.
         multiprocessing.set_start_method("spawn")
         server = package("granian").Granian(
-            "benchmarks.servers.web:_wsgi", port=port, log_level="error", interface="wsgi", workers=int(processes),
-            backlog=BACKLOG, blocking_threads=int(threads) if threads else None,
-        )  # fmt: skip
+            "benchmarks.servers.web:_wsgi",
+            port=port,
+            log_level="error",
+            interface="wsgi",
+            workers=int(processes),
+            backlog=BACKLOG,
+            blocking_threads=int(threads) if threads else None,
+        )
         server.on_startup(threading.Thread(target=tell, daemon=True).start)
         server.serve()
 
