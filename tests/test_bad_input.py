@@ -20,22 +20,25 @@ from ebbpool import AdaptiveExecutor, PoolStats, sync
 from ebbpool._testing import seams
 
 NAN, INF = float("nan"), float("inf")
-COUNTS: list[tuple[Any, type[Exception]]] = [
-    (True, TypeError),
-    (2.0, TypeError),
-    (NAN, TypeError),
-    ("4", TypeError),
-    ([1], TypeError),
-]
-BAD_SETTINGS: list[tuple[str, Any, type[Exception]]] = [
+COUNTS = [(value, TypeError) for value in (True, 2.0, NAN, "4", [1])]
+"""What is no number of things."""
+TOO_LARGE = [(value, ValueError) for value in (sys.maxsize + 1, 10**30)]
+NO_SECONDS = [(value, ValueError) for value in (-1, 0, INF)] + [(value, TypeError) for value in ("1", True)]
+Row = tuple[str, Any, type[Exception]]
+
+
+def rows(names: tuple[str, ...], *cases: tuple[Any, type[Exception]]) -> list[Row]:
+    return [(name, value, error) for name in names for value, error in cases]
+
+
+BAD_SETTINGS: list[Row] = [
     ("max_workers", 0, ValueError),
     ("min_workers", -1, ValueError),
     ("min_workers", None, TypeError),
     ("min_spare_workers", -1, ValueError),
     ("min_spare_workers", None, TypeError),
     ("max_queue", -1, ValueError),
-    *((name, value, error) for name in ("max_workers", "min_workers", "min_spare_workers", "max_queue")
-      for value, error in [*COUNTS, (sys.maxsize + 1, ValueError), (10**30, ValueError)]),
+    *rows(("max_workers", "min_workers", "min_spare_workers", "max_queue"), *COUNTS, *TOO_LARGE),
     ("keep_alive", -0.001, ValueError),
     ("keep_alive", NAN, ValueError),
     ("keep_alive", -INF, ValueError),
@@ -44,18 +47,17 @@ BAD_SETTINGS: list[tuple[str, Any, type[Exception]]] = [
     ("keep_alive", Decimal("sNaN"), ValueError),
     ("keep_alive", None, TypeError),
     ("keep_alive", 1j, TypeError),
-]  # fmt: skip
-BAD_OTHERS: list[tuple[str, Any, type[Exception]]] = [
+]
+BAD_OTHERS: list[Row] = [
     ("initializer", 3, TypeError),
     ("initargs", 3, TypeError),
     ("finalizer", "close", TypeError),
     ("thread_name_prefix", b"worker", TypeError),
     ("when_full", "", ValueError),
-    *((name, value, error) for name in ("warn_after", "warn_lag")
-      for value, error in [(-1, ValueError), (0, ValueError), (INF, ValueError), ("1", TypeError), (True, TypeError)]),
+    *rows(("warn_after", "warn_lag"), *NO_SECONDS),
     *(("thread_stack_size", value, ValueError) for value in (0, 1, 4096, -65536, 2**62, 2**80)),
-    *(("thread_stack_size", value, error) for value, error in COUNTS),
-]  # fmt: skip
+    *rows(("thread_stack_size",), *COUNTS),
+]
 
 
 def check_names(error: BaseException, name: str, value: object) -> None:
@@ -146,18 +148,28 @@ def test_the_largest_numbers_are_accepted() -> None:
 
 BAD_CALLS: list[tuple[Callable[[AdaptiveExecutor, Any], object], str, Any, type[Exception]]] = [
     *((lambda pool, fn: pool.submit(fn, 1), "fn", value, TypeError) for value in (17, None, "print", object())),
-    *((lambda pool, timeout, way=way: getattr(pool, way)(str, [1], timeout=timeout), "timeout", value, error)
-      for way in ("map", "map_unordered")
-      for value, error in [("x", TypeError), (b"1", TypeError), (True, TypeError), (NAN, ValueError)]),
-    *((lambda pool, size, way=way, name=name: getattr(pool, way)(str, [1], **{name: size}), name, 2**63, ValueError)
-      for way in ("map", "map_unordered") for name in ("chunksize", "buffersize")),
-    *((lambda pool, timeout, way=way: getattr(pool, way)(timeout=timeout), "timeout", value, error)
-      for way in ("wait_idle", "shutdown") for value, error in [("soon", TypeError), (NAN, ValueError)]),
+    *(
+        (lambda pool, timeout, way=way: getattr(pool, way)(str, [1], timeout=timeout), "timeout", value, error)
+        for way in ("map", "map_unordered")
+        for value, error in [("x", TypeError), (b"1", TypeError), (True, TypeError), (NAN, ValueError)]
+    ),
+    *(
+        (lambda pool, size, way=way, name=name: getattr(pool, way)(str, [1], **{name: size}), name, 2**63, ValueError)
+        for way in ("map", "map_unordered")
+        for name in ("chunksize", "buffersize")
+    ),
+    *(
+        (lambda pool, timeout, way=way: getattr(pool, way)(timeout=timeout), "timeout", value, error)
+        for way in ("wait_idle", "shutdown")
+        for value, error in [("soon", TypeError), (NAN, ValueError)]
+    ),
     (lambda pool, timeout: pool.shutdown(timeout=timeout), "timeout", -1, ValueError),
     (lambda pool, name: pool.lane(name, limit=1), "name", 3, TypeError),
-    *((lambda pool, limit: pool.lane("a", limit=limit), "limit", value, error)
-      for value, error in [*COUNTS, (0, ValueError), (2**63, ValueError)]),
-]  # fmt: skip
+    *(
+        (lambda pool, limit: pool.lane("a", limit=limit), "limit", value, error)
+        for value, error in [*COUNTS, (0, ValueError), (2**63, ValueError)]
+    ),
+]
 
 
 @pytest.mark.parametrize(("call", "name", "value", "error"), BAD_CALLS)

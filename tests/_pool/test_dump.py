@@ -151,13 +151,11 @@ def test_where_no_thread_can_be_started_it_says_so_and_the_program_goes_on(
     assert capfd.readouterr().err == f"ebbpool: the pools cannot be dumped: {error!r}\n"
 
 
+not_on_312 = pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="CPython 3.12 starts no thread as it exits")
+
+
 @has_usr1
-@pytest.mark.parametrize("closing", [
-    False,
-    pytest.param(True, marks=pytest.mark.skipif(
-        sys.version_info[:2] == (3, 12), reason="CPython 3.12 starts no thread once it has begun to exit"
-    )),
-])  # fmt: skip
+@pytest.mark.parametrize("closing", [False, pytest.param(True, marks=not_on_312)])
 def test_the_exit_waits_until_it_is_written(closing: bool) -> None:
     lines = output_of(
         f"""

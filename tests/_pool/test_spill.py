@@ -822,14 +822,17 @@ def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
 # Bad input.
 
 
-@pytest.mark.parametrize(("arguments", "error", "message"), [
-    ({"spill_after": -1}, ValueError, "spill_after must be at least 0 seconds, not -1"),
-    ({"spill_after": math.inf}, ValueError, "spill_after must be a finite number of seconds, not inf"),
-    ({"spill": "tcp://scheduler:8786"}, TypeError, "spill must be an executor, .* not 'tcp://scheduler:8786'"),
-    ({"spill": ThreadPoolExecutor}, TypeError, "spill must be an executor, .* not <class"),
-    ({"spill": Executor()}, TypeError, "spill must say in _max_workers how many calls it takes"),
-    ({"spill": None, "spill_after": 0.5}, ValueError, r"spill_after=0\.5 needs a spill"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"spill_after": -1}, ValueError, "spill_after must be at least 0 seconds, not -1"),
+        ({"spill_after": math.inf}, ValueError, "spill_after must be a finite number of seconds, not inf"),
+        ({"spill": "tcp://scheduler:8786"}, TypeError, "spill must be an executor, .* not 'tcp://scheduler:8786'"),
+        ({"spill": ThreadPoolExecutor}, TypeError, "spill must be an executor, .* not <class"),
+        ({"spill": Executor()}, TypeError, "spill must say in _max_workers how many calls it takes"),
+        ({"spill": None, "spill_after": 0.5}, ValueError, r"spill_after=0\.5 needs a spill"),
+    ],
+)
 def test_bad_input(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with ThreadPoolExecutor(1) as there, pytest.raises(error, match=message):
         AdaptiveExecutor(**({"spill": there} | arguments))

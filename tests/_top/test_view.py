@@ -42,11 +42,17 @@ def snapshot_of(*pools: dict[str, Any], time: float = 1000.0) -> dict[str, Any]:
 
 BUSY = pool_of(
     "web",
-    workers=12, running=9, idle=3, blocked=2, queued=7, oldest_wait=1.25, max_queue=100,
+    workers=12,
+    running=9,
+    idle=3,
+    blocked=2,
+    queued=7,
+    oldest_wait=1.25,
+    max_queue=100,
     lanes=[lane_of("images", limit=6, running=6, queued=3, oldest_wait=61.0)],
     tasks=[task_of("quick", 0.01, lane="images"), task_of("slow", 3700.0), task_of("middle", 35.22, blocked=True)],
     decisions=[{"at": 999.0, "workers": 8, "grown": 4, "reason": "grew by 4: 12 waiting, processors 31% used"}],
-)  # fmt: skip
+)
 
 
 def drawn(state: Any, width: int = 80, height: int = 24, **how: Any) -> list[str]:

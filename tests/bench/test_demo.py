@@ -19,9 +19,17 @@ from benchmarks.demo import load
 from benchmarks.demo.load import Load, Outcome, Request, Run, Sample
 
 TINY = Load(
-    clients=30, rate=15.0, steady_at=1.0, steady=4.0, health=0.5,
-    burst_at=0.0, burst_health=0.0, burst_wait=(100, 100), burst_size=5, trouble=(2.0, 3.0),
-)  # fmt: skip
+    clients=30,
+    rate=15.0,
+    steady_at=1.0,
+    steady=4.0,
+    health=0.5,
+    burst_at=0.0,
+    burst_health=0.0,
+    burst_wait=(100, 100),
+    burst_size=5,
+    trouble=(2.0, 3.0),
+)
 
 
 def test_every_answer_is_judged() -> None:

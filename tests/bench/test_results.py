@@ -98,21 +98,21 @@ def test_a_floor_is_no_rival_and_the_plain_core_does_not_stand_in_for_the_compil
 
 
 def test_what_is_free_to_a_rival_is_its_best() -> None:
-    entry = {"cells": [
+    cells = [
         {"peer": peer, "variant": {"workers": count}, "samples": {"us": {"1": [value]}}}
         for peer, count, value in (("ebbpool", 64, 3.0), ("stdlib", 64, 9.0), ("stdlib", 2, 2.0))
-    ]}  # fmt: skip
-    (contest,) = Answers(question_of(US, free="workers"), entry).contests()
+    ]
+    (contest,) = Answers(question_of(US, free="workers"), {"cells": cells}).contests()
     assert (contest.rival.label, contest.ratio) == ("ThreadPoolExecutor(2)", pytest.approx(2 / 3))
 
 
 def test_what_has_no_figures_says_why() -> None:
-    entry = {"cells": [
+    cells = [
         {"peer": "ebbpool", "variant": WHERE, "samples": {"us": {"1": [1.0], "2": [3.0]}}, "without": []},
         {"peer": "pebble", "variant": WHERE, "samples": {}, "without": [[1, "missing", "not installed"]]},
         {"peer": "stdlib", "variant": WHERE, "samples": {}, "without": [[1, "failed", "exit status 1\nBoom"]]},
-    ]}  # fmt: skip
-    found = Answers(question_of(US), entry)
+    ]
+    found = Answers(question_of(US), {"cells": cells})
     assert tables.figures(found)[1:] == [
         ["workers=2", "ebbpool (compiled)", "2.00 (1.00 to 3.00)"],
         ["workers=2", "pebble", "missing: not installed"],

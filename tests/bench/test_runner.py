@@ -40,9 +40,11 @@ OK = {"status": "ok", "samples": {"us": [1.0]}, "version": "1", "gil": True}
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What every cell finds first: a pebble that cannot be imported, a question that fails."""
     (tmp_path / "pebble.py").write_text("raise ImportError('kept away by the test')\n")
-    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         "import benchmarks.engine.model\nbenchmarks.engine.model.QUESTIONS['broken'] = 'broken'\n"
-        f"benchmarks.__path__.append({str(tmp_path)!r})\n")  # fmt: skip
+        f"benchmarks.__path__.append({str(tmp_path)!r})\n"
+    )
     (tmp_path / "broken.py").write_text(BROKEN)
     inherited = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *([inherited] if inherited else [])]))
@@ -120,10 +122,8 @@ def test_another_checkout_is_asked_in_turn_with_this(tmp_path: Path, monkeypatch
     (other / "src" / "ebbpool" / "_version.py").write_text('__version__ = "0.0.earlier"\n')
     helpers = tmp_path / "helpers"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(helpers), str(ROOT / "src")]))
-    status, found = bench(
-        tmp_path / "out", "submit_collect", "--quick", "--workers", "2", "--beside", str(other),
-        "--peers", "ebbpool-pure,stdlib",
-    )  # fmt: skip
+    asked = ["submit_collect", "--quick", "--workers", "2", "--peers", "ebbpool-pure,stdlib", "--beside"]
+    status, found = bench(tmp_path / "out", *asked, str(other))
     assert status == 0
     assert str(tmp_path) not in json.dumps(found["settings"]), "where it is must not be kept"
     for peer in ("ebbpool-pure", "ebbpool-pure@earlier"):

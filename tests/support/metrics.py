@@ -33,14 +33,22 @@ def busy_pool(name: str = "web") -> Iterator[AdaptiveExecutor]:
 
 
 COUNTERS = {
-    "thread.starts": "started", "thread.exits": "retired", "task.submissions": "submitted",
-    "task.rejections": "rejected", "task.expirations": "expired", "task.spills": "spilled",
+    "thread.starts": "started",
+    "thread.exits": "retired",
+    "task.submissions": "submitted",
+    "task.rejections": "rejected",
+    "task.expirations": "expired",
+    "task.spills": "spilled",
     "task.spill_returns": "spill_returned",
-}  # fmt: skip
+}
 LEVELS = {
-    "thread.limit": "max_workers", "queue.length": "queued", "queue.limit": "max_queue",
-    "task.abandoned": "abandoned", "task.away": "away", "task.delayed": "delayed",
-}  # fmt: skip
+    "thread.limit": "max_workers",
+    "queue.length": "queued",
+    "queue.limit": "max_queue",
+    "task.abandoned": "abandoned",
+    "task.away": "away",
+    "task.delayed": "delayed",
+}
 LEVELS_OF_LANES = {"lane.running": "running", "lane.limit": "limit", "lane.queue.length": "queued"}
 TIMES = ("queue.oldest_wait", "task.longest_abandoned", "task.longest_running", "lane.queue.oldest_wait")
 """The metrics that are times, which differ from one reading to the next."""

@@ -188,8 +188,13 @@ class SlowTasks(Alarm):
                 lane = f", lane {task.lane!r}," if task.lane is not None else ""
                 LOGGER.warning(
                     "%s in pool %r%s has been running for %.1f s on %s:\n%s",
-                    task.name, crew.name, lane, task.seconds, task.thread, task.stack,
-                )  # fmt: skip
+                    task.name,
+                    crew.name,
+                    lane,
+                    task.seconds,
+                    task.thread,
+                    task.stack,
+                )
         if not crowded:
             return
         seen = crew.pool.survey(True)
@@ -197,9 +202,12 @@ class SlowTasks(Alarm):
         if oldest is not None:
             LOGGER.warning(
                 "%d tasks are waiting in pool %r; the oldest, %s, has waited %.1f s; the pool %s",
-                seen.counts["queued"], crew.name, called_name(*oldest.call), monotonic() - oldest.since,
+                seen.counts["queued"],
+                crew.name,
+                called_name(*oldest.call),
+                monotonic() - oldest.since,
                 crew.decisions.last() or "has not grown",
-            )  # fmt: skip
+            )
 
 
 class LateLoops(Alarm):

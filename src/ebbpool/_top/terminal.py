@@ -20,13 +20,25 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _KEYS: Final = {
-    b"\x1b[A": "up", b"\x1bOA": "up", b"k": "up",
-    b"\x1b[B": "down", b"\x1bOB": "down", b"j": "down",
-    b"\x1b[5~": "page up", b"\x1b[6~": "page down", b" ": "page down",
-    b"\r": "enter", b"\n": "enter", b"\x1b": "escape",
-    b"s": "sort", b"q": "quit", b"Q": "quit", b"\x03": "quit", b"\x04": "quit",
+    b"\x1b[A": "up",
+    b"\x1bOA": "up",
+    b"k": "up",
+    b"\x1b[B": "down",
+    b"\x1bOB": "down",
+    b"j": "down",
+    b"\x1b[5~": "page up",
+    b"\x1b[6~": "page down",
+    b" ": "page down",
+    b"\r": "enter",
+    b"\n": "enter",
+    b"\x1b": "escape",
+    b"s": "sort",
+    b"q": "quit",
+    b"Q": "quit",
+    b"\x03": "quit",
+    b"\x04": "quit",
     b"\x1a": "pause",
-}  # fmt: skip
+}
 _KEY: Final = re.compile(rb"\x1b[\[O][ -?]*[@-~]?|.", re.DOTALL)
 """One key: a byte, or a sequence that an escape begins, which may be cut off."""
 
