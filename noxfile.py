@@ -83,6 +83,7 @@ ENDS = {OLDEST, NEWEST, FREE}
 CORES = {"ext": "compiled core and plain one", "pure": "plain core alone"}
 EACH_KIND = {*ENDS, PLAIN}
 """One session of each kind: the oldest, the newest, without a GIL, and on the plain core."""
+EACH_IMPLEMENTATION = {*EACH_KIND, *((name, "pure") for name in OTHERS)}
 
 BOTH_ENDS = (
     "_pool/test_sizing.py",
@@ -111,10 +112,10 @@ SPARED: dict[str, set[tuple[str, str]]] = {
     "_metrics": {*ENDS, PLAIN},
     **{name: {OLDEST, NEWEST} for name in BOTH_ENDS},
     **dict.fromkeys(ONE_OF_EACH_KIND, EACH_KIND),
-    **{key: {*EACH_KIND, *((name, "pure") for name in OTHERS)} for key in ("_monitor", "_pool/test_dump.py")},
+    **dict.fromkeys(("_loops", "_maps", "_monitor", "_pool/test_dump.py"), EACH_IMPLEMENTATION),
 }
-"""Tests of what is the same on every Python, and where they run. The others run everywhere: those of the core, of the
-pool's threads, of maps and of loops."""
+"""Tests of what differs little between Pythons, and where they run. The others run everywhere: those of the core and of
+the pool's threads."""
 
 
 def spared(session: nox.Session, variant: str) -> list[str]:
