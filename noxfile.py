@@ -224,7 +224,7 @@ def tests(session: nox.Session, variant: str) -> None:
     session.log("First what the tests need is installed: half a minute, with no output.")
     install_tests(session)
     session.log("Now ebbpool is built from this folder and installed: up to two minutes, with no output.")
-    install_ebbpool(session, variant, quickly=(str(session.python), variant) not in ENDS)
+    install_ebbpool(session, variant, quickly=(str(session.python), variant) != NEWEST)
     # Each process of an interpreter that compiles as it runs does so anew.
     processes = os.environ.get("EBBPOOL_TEST_PROCESSES", "2" if session.python in OTHERS else "4")
     chosen = session.posargs or ("-n", processes, *spared(session, variant))
