@@ -52,6 +52,17 @@ def test_each_connection_is_handed_over_before_a_get_request_of_the_users_own_is
     assert calls == ["get_request", "process_request"] * 3
 
 
+def interrupted(server: Any, stack: ExitStack, count: int) -> list[socket.socket]:
+    """Serve so many clients, that have said hello, until an interrupt; return them."""
+    clients = [stack.enter_context(closing(connect(server))) for _ in range(count)]
+    for client in clients:
+        client.sendall(b"hello")
+        client.shutdown(socket.SHUT_WR)
+    with pytest.raises(KeyboardInterrupt):
+        server.serve_forever()
+    return clients
+
+
 @pytest.mark.parametrize("where", [Server, AdaptivePoolMixIn])
 def test_what_accepting_raises_costs_nothing_that_was_accepted(where: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     accepts = AdaptivePoolMixIn.get_request
@@ -65,12 +76,7 @@ def test_what_accepting_raises_costs_nothing_that_was_accepted(where: Any, monke
 
     monkeypatch.setattr(where, "get_request", get_request, raising=False)
     with made() as server, ExitStack() as stack:
-        clients = [stack.enter_context(closing(connect(server))) for _ in range(3)]
-        for client in clients:
-            client.sendall(b"hello")
-            client.shutdown(socket.SHUT_WR)
-        with pytest.raises(KeyboardInterrupt):
-            server.serve_forever()
+        clients = interrupted(server, stack, 3)
         assert [read_all(client) for client in clients[:2]] == [b"hello"] * 2
 
 
@@ -84,12 +90,7 @@ def test_what_handing_over_raises_costs_one_connection() -> None:
         return True
 
     with made(verify_request=verify) as server, ExitStack() as stack:
-        clients = [stack.enter_context(closing(connect(server))) for _ in range(4)]
-        for client in clients:
-            client.sendall(b"hello")
-            client.shutdown(socket.SHUT_WR)
-        with pytest.raises(KeyboardInterrupt):
-            server.serve_forever()
+        clients = interrupted(server, stack, 4)
         assert [read_all(client) for client in clients if client is not clients[1]] == [b"hello"] * 3
         assert seen == [client.getsockname() for client in clients]
 
