@@ -18,12 +18,13 @@ from support.common import Boom, Gate, Thing, eventually, gone, no_collector, wa
 from support.loops import Loops, Report, Reports, behind, fail, on_every_loop, turns, until
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing.seams import core, running_part
+from ebbpool._testing.seams import core, gil_enabled, running_part
 from ebbpool.aio import mailbox_of
 
 LOOP_CALLS = running_part("loop_calls")
 DELIVERED_AT_ONCE, FEWEST, GIL, NAP, SLICE = (
-    getattr(core("plain", "loop_calls"), name) for name in ("DELIVERED_AT_ONCE", "FEWEST", "GIL", "NAP", "SLICE")
+    getattr(core("plain", "loop_calls"), name)
+    for name in ("DELIVERED_AT_ONCE", "FEWEST", "GIL_ENABLED", "NAP", "SLICE")
 )
 variable: contextvars.ContextVar[Any] = contextvars.ContextVar("variable", default=None)
 
@@ -110,7 +111,7 @@ async def test_other_callbacks_get_their_turn_after_a_slice_of_time(
     assert sum(step >= usual - 1 for step in steps) >= len(steps) - 4
 
 
-@pytest.mark.skipif(not GIL, reason="there is no GIL to leave to a loop")
+@pytest.mark.skipif(not gil_enabled(), reason="there is no GIL to leave to a loop")
 def test_a_worker_naps_where_its_results_find_the_loop_late(monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
     callbacks: list[Callable[[], None]] = []

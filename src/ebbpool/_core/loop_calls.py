@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from array import array
 from collections import deque
@@ -26,16 +25,17 @@ if not cython.compiled:
     from ebbpool._core.future import FutureCore
     from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, context_value
 
-SLICE = (
-    1e-3  # seconds of its processor time that a loop spends on results before its other callbacks have their turn ...
-)
-FEWEST = 16  # ... but it gets so many results at least ...
-DELIVERED_AT_ONCE = 256  # ... and so many at most
+from ebbpool._interpreter import GIL_ENABLED
+
+# A loop delivers results for `SLICE` seconds of its processor time, `FEWEST` at least and `DELIVERED_AT_ONCE` at most,
+# before its other callbacks have their turn.
+SLICE = 1e-3
+FEWEST = 16
+DELIVERED_AT_ONCE = 256
 LAGS = 96  # buckets for how late a loop comes: four for each power of two, in microseconds
 LAST = LAGS - 1
 SPELL = 10.0  # seconds for which such times are added up, before a new count begins
 SPELLS = 6  # how many such counts are kept
-GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 STINT = 5e-3
 """Seconds of its processor time that a loop spends on results, hardly ever waiting, before others get the GIL.
 
@@ -238,7 +238,7 @@ class Mailbox:
                         LOGGER.exception("%d results could not be delivered", len(lost))
                 else:
                     raise
-        elif GIL and 0.0 < self.patience < monotonic() - self.rung:
+        elif GIL_ENABLED and 0.0 < self.patience < monotonic() - self.rung:
             self.patience *= 2.0
             sleep(NAP)
 
@@ -278,7 +278,7 @@ class Mailbox:
             fit = self.delivered * SLICE / max(spent - self.spent, 1e-6)
             self.portion = int(min(max(fit, float(FEWEST)), float(DELIVERED_AT_ONCE)))
         self.spent = spent
-        if GIL:
+        if GIL_ENABLED:
             now = monotonic()
             if now - self.stint_begun >= 2.0 * STINT:
                 self.stint_begun, self.stint_spent = now, spent

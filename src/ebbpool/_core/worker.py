@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from _thread import LockType, allocate_lock
 from collections.abc import Callable
@@ -23,7 +22,7 @@ if not cython.compiled:
     from ebbpool._core.future import _NOBODY, FutureCore, _here
     from ebbpool._core.uncompiled import FINISHED, PENDING, RUNNING, breathe, called, called_with, enter, fence, leave
 
-GIL = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+from ebbpool._interpreter import GIL_ENABLED
 
 
 def _trimmed(error: BaseException) -> BaseException:
@@ -170,7 +169,7 @@ class Worker:
                 context = None
             # Dropped while the task still counts as running: the end of what was called may run any code, which may
             # wait for this pool. These keep it until the mutex, under which `survey` reads it, is free.
-            if GIL:
+            if GIL_ENABLED:
                 future._fn = future._args = future._kwargs = None
             else:
                 with pool.mutex:
