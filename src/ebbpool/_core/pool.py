@@ -55,13 +55,13 @@ WATCH = "watch"
 
 COMPACT = 64  # a queue with at least so many dead futures is looked through for them
 OVERTAKEN = 0.1  # seconds for which tasks that go first may hold up the others; then the two kinds take turns
-RESERVE = 16  # calls that go on with something may have one more worker for each so many of the ceiling ...
-UTMOST = 4  # ... and, if they are stuck all the same, up to one for each so many
-STALE = 0.1  # the newest tasks go first while the oldest has waited for longer than this share of `max_wait` ...
-STANDING = 0.1  # ... at every look for so many seconds
+RESERVE = 16  # calls that go on with something may have one worker more for each so many of the ceiling
+UTMOST = 4  # if such calls are stuck all the same, they may have up to one more for each so many of the ceiling
+STALE = 0.1  # the queue is stale while its oldest task has waited for longer than this share of `max_wait`
+STANDING = 0.1  # the newest tasks go first once every look for so many seconds has found the queue stale
 TURN = 8  # while the newest go first, one old task that may wait for longer is taken after so many others
-LOOKS = 0.05  # seconds between looks for tasks that have waited for too long ...
-LOOK = 2e-6  # ... and so many more for each task that waits
+LOOKS = 0.05  # seconds between looks for tasks that have waited for too long, to which each task that waits adds `LOOK`
+LOOK = 2e-6
 ALL = sys.maxsize  # as many workers as there are: nobody is held back
 ROOM = 24  # nested calls that the plain core needs at most to take back a start that failed
 

@@ -101,7 +101,7 @@ def sender() -> Callable[[int, Any], object]:
 class Shot:
     """The exception that one call may get, in the thread that makes this.
 
-    Whoever acquires `claim` first decides: the canceller sends it, or the call has ended and it is never sent.
+    The first to acquire `claim` decides: the canceller, who sends it, or the call at its end, and it is never sent.
     """
 
     __slots__ = ("_claim", "_error", "_sent", "_thread")
