@@ -285,6 +285,7 @@ def test_callbacks_run_in_a_thread_of_their_own_and_nothing_is_imported_for_metr
         child.on_stop(functools.partial(note, "late"))
         child.on_stop(late.set)
         late.wait()
+        child.on_stop(lambda: (threading.Event().wait(0.2), note("last")))
     """
     with site(tmp_path, "serve, processes=1", script) as running:
         running.child(0)
@@ -293,6 +294,7 @@ def test_callbacks_run_in_a_thread_of_their_own_and_nothing_is_imported_for_metr
         assert not running.events("metrics")
         assert running.await_event("told", what="early")["main"] == "False"
         assert running.await_event("told", what="late")["main"] == "False"
+        assert running.await_event("told", what="last"), "the end of the process waits for it"
         running.await_text("ValueError: a callback that fails")
 
 

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
+from queue import SimpleQueue
 from typing import Any, Final, Protocol, TypeAlias
 
 from ebbpool._frames import stacks
@@ -86,7 +87,7 @@ class Child:
         self._line = line
         self._limits = limits
         self._interval = min(limits.heartbeat_timeout / 4, LONGEST_WAIT)
-        self._callbacks: list[Callable[[], object]] = []
+        self._callbacks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._turns = 0
         self._deadline = math.inf
         self._written = None if reporter is None else reporter()
@@ -117,11 +118,7 @@ class Child:
 
         It runs in a thread of its own, never in the main thread, one callback after another. What it raises is logged.
         """
-        with self._lock:
-            if not self.stopping.is_set():
-                self._callbacks.append(callback)
-                return
-        threading.Thread(target=_call, args=(callback,), name="ebbpool-prefork-stop", daemon=True).start()
+        self._callbacks.put(callback)
 
     def serve(self, server: Server) -> None:
         """Run `server` until this process is to stop, then close it, within the deadline.
@@ -212,7 +209,7 @@ class Child:
         os._exit(1)
 
     def _call_back(self) -> None:
-        for callback in self._callbacks:
+        for callback in iter(self._callbacks.get, None):
             _call(callback)
         self._called_back.set()
 
@@ -288,5 +285,6 @@ def main(
             child._leave()
             child._report()
         # The thread that listens ends this process if a callback takes too long.
+        child._callbacks.put(None)
         child._called_back.wait()
     flush_or_discard(sys.stdout, sys.stderr)
