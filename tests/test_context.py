@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator
 
 import pytest
-from support.common import LONG, TIMEOUT, Gate, Thing, gone, no_collector, output_of
+from support.common import LONG, TIMEOUT, Gate, Thing, gone, no_collector, output_of, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
 
@@ -45,6 +45,8 @@ def test_changes_of_a_call_stay_in_the_call() -> None:
         assert pool.submit(change).result(TIMEOUT)[:2] == ("mine", "changed")
         assert variable.get() == "mine"
         assert pool.submit(variable.get).result(TIMEOUT) == "mine"
+        # A worker that is not back yet would leave the gate to the caller.
+        wait_for_idle(pool)
         gate.hold(pool)
         # This one runs in the caller.
         assert pool.submit(change).result(timeout=0) == ("mine", "changed", threading.get_ident())

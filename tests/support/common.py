@@ -136,6 +136,7 @@ class Gate:
         """Have `executor` run the gate `count` times, wait until all have begun, and return the last future."""
         futures = [executor.submit(self) for _ in range(count)]
         self.await_begun(count)
+        assert threading.current_thread() not in self.threads, "the caller ran the gate"
         return futures[-1]
 
     def nobody_begins(self) -> bool:
