@@ -23,6 +23,7 @@ from support.common import (
     needs_fork,
     output_of,
     together,
+    wait_for_idle,
 )
 
 import ebbpool
@@ -68,6 +69,7 @@ def test_all_calls_of_a_session_run_in_one_warm_thread_in_order() -> None:
         warm = pool.submit(threading.current_thread).result(TIMEOUT)
         order: list[int] = []
         for _ in range(3):
+            wait_for_idle(pool)  # a worker that is not back yet is no warm one
             with pool.session() as session:
                 assert isinstance(session, Session)
                 assert isinstance(session, ThreadPoolExecutor)
