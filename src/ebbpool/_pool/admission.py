@@ -38,8 +38,6 @@ LOOKS: Final = 3
 """How many looks a window has at least, for an average of their waits; fewer do if these waited for `WINDOW`."""
 RETRY: Final = 0.5
 """Seconds for which it is kept in mind that fewer workers left the GIL, or a processor, idle."""
-LONG: Final = 0.05
-"""Seconds of processor time after which a task no longer holds others up."""
 
 
 class Admission:

@@ -28,6 +28,9 @@ MOST: Final = 0.5
 """What uses this share of the process's processor time may hold the locks that workers wait for: `OWN` if it is other
 workers, `MOST` if it is threads without Python (a library's own). Python threads that use `MOST` may hold the GIL."""
 
+LONG: Final = 0.05
+"""Seconds of processor time after which a task no longer holds others up."""
+
 
 class Place(Enum):
     """Where a thread is: ready to run; waiting for a lock, perhaps the GIL; or for something outside the process."""
@@ -75,33 +78,25 @@ class Census:
         self._tasks: dict[int, _Sight] = {}
         self._in_hand = Workers(0, 0, 0)
 
-    def sort(self, now: float, spans: Iterable[tuple[threading.Thread, float]], long: float) -> Workers:
-        """Count workers by what their tasks do, anew if it is time to.
+    def sort(self, now: float, spans: Iterable[tuple[threading.Thread, float]]) -> Workers:
+        """Count workers by what their tasks do, anew if it is time to: the threads with a task in hand, and since when.
 
         One that has not run for `STILL` and waits for something is asleep, no matter who holds that: it takes no
         processor from anybody. Who waits for a shorter time runs again before anything can follow from it.
-
-        Args:
-            now: The time, in seconds.
-            spans: The threads that have a task in hand, each with the time since when.
-            long: Seconds of processor time, or just seconds where threads have no clocks, from which on a task is long.
         """
         if now - self._sorted < self._rest:
             return self._in_hand
         self._sorted = now
-        looked_up = 0
+        looked_up = running = longest = asleep = 0
         tasks = {}
-        running = longest = asleep = 0
         for thread, since in spans:
-            tid = thread.native_id
-            used = None if tid is None else seconds_of(tid)
-            if tid is None or used is None:
-                longest += now - since >= long
-                running += now - since < long
-                continue
+            tid = thread.native_id or 0
+            clock = seconds_of(tid)
+            # Where threads have no clocks, seconds count.
+            used = now if clock is None else clock
             seen = self._tasks.get(tid)
-            if seen is None or seen.task != since:
-                seen = _Sight(used, now, task=since, begun=used)
+            if seen is None or seen.task != since or clock is None:
+                seen = _Sight(used, now, task=since, begun=since if clock is None else clock)
             elif seen.used != used:
                 seen = _Sight(used, now, task=since, begun=seen.begun)
             elif seen.place is Place.RUNNING and now - seen.since >= STILL:
@@ -110,8 +105,8 @@ class Census:
             tasks[tid] = seen
             waits = seen.place is not Place.RUNNING
             asleep += waits
-            longest += not waits and used - seen.begun >= long
-            running += not waits and used - seen.begun < long
+            longest += not waits and used - seen.begun >= LONG
+            running += not waits and used - seen.begun < LONG
         self._tasks = tasks
         self._rest = max(CLOCK_COST * len(tasks), COST * looked_up)
         self._in_hand = Workers(running, longest, asleep)

@@ -7,7 +7,6 @@ import itertools
 import logging
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from concurrent.futures.thread import BrokenThreadPool
@@ -16,13 +15,13 @@ from time import monotonic
 from typing import Any
 
 from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker, current_worker
-from ebbpool._interpreter import GIL_ENABLED, processors
+from ebbpool._interpreter import GIL_ENABLED, available_cpus
 from ebbpool._pool import lifecycle
-from ebbpool._pool.admission import LONG, Admission, Restraint
+from ebbpool._pool.admission import Admission, Restraint
 from ebbpool._pool.cancelling import Interruptible
 from ebbpool._pool.census import Census, Workers, reader
 from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
-from ebbpool._pool.running import RunningTask, running
+from ebbpool._pool.running import RunningTask, described, running
 from ebbpool._pool.sizing import CREW, MEMORY, TICK, Sample, Sizing
 from ebbpool._pool.spill import Spill
 from ebbpool._pool.stats import Decisions
@@ -90,7 +89,7 @@ class Crew:
 
     def forget(self) -> None:
         """Begin anew, as a new pool does, and one in a forked child."""
-        self.pool.crowd = processors.count(monotonic()) + CREW
+        self.pool.crowd = available_cpus() + CREW
         self.decisions = Decisions()
         self._sizing = Sizing()
         self._admission = Admission(GIL_ENABLED)
@@ -105,7 +104,7 @@ class Crew:
         self._taken_at = -inf
         self.settings_lock = threading.Lock()
         self._expected: dict[Worker, WorkerThread] = {}
-        self._ending: deque[threading.Thread] = deque()
+        self._ending: set[threading.Thread] = set()
         self._alarms = [kind(self, limit) for kind, limit in self._warnings if limit is not None]
 
     def spill_to(self, target: Executor, after: float) -> None:
@@ -166,16 +165,10 @@ class Crew:
             self.pool.unreserve(searching, None, False)
 
     def _strike_off(self) -> None:
-        for _ in range(len(self._ending)):
-            try:
-                thread = self._ending.popleft()
-            except IndexError:
-                # Another thread empties the deque at the same time.
-                return
-            if thread.is_alive():
-                self._ending.append(thread)
-            else:
+        for thread in list(self._ending):
+            if not thread.is_alive():
                 self.threads.discard(thread)
+                self._ending.discard(thread)
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Have `call()` called in the timekeeper's thread; raise RuntimeError if there can be none."""
@@ -197,7 +190,7 @@ class Crew:
         finally:
             # The thread stays in `threads` until it has ended: it has yet to drop its thread-local objects, and `join`
             # waits for that too.
-            self._ending.append(threading.current_thread())
+            self._ending.add(threading.current_thread())
             if self.pool.headcount == 0:
                 timekeeper.consider(*self._alarms)
 
@@ -262,11 +255,7 @@ class Crew:
 
     def report(self) -> str:
         """Return a text on what still runs, and on how many tasks are stranded."""
-        lines = [
-            f"{'away at ' if task.away else ''}{task.thread}: {task.name}, "
-            + (f"sent {task.seconds:.1f} s ago\n" if task.away else f"running for {task.seconds:.1f} s\n{task.stack}")
-            for task in self.running(True)
-        ]
+        lines = [described(task) for task in self.running(True)]
         stranded = self.pool.stranded()
         if not stranded:
             return "these tasks are still running:\n" + "\n".join(lines)
@@ -307,7 +296,7 @@ class Crew:
             self._stuck = inf
         if self.spill is not None:
             self.spill.look(tick.now)
-        cpus = processors.count(tick.now)
+        cpus = available_cpus()
         self.pool.crowd = cpus + CREW
         allowed = self._admit(tick, seen, cpus)
         if seen.queued == 0 and not self.pool.covered:
@@ -384,7 +373,7 @@ class Crew:
         def count() -> Workers:
             running = pool.survey().running
             spans = [(task.thread, task.since) for task in running if task.thread is not None and not task.blocked]
-            return self._census.sort(tick.now, spans, LONG)
+            return self._census.sort(tick.now, spans)
 
         allowed = ALL if pool.max_queue == 0 else self._admission.decide(tick, cpus, seen.taken, count)
         if pool.stands(tick.now):

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from ebbpool._checks import text_file, whole
 from ebbpool._pool import lifecycle
+from ebbpool._pool.running import described
 
 # PyPy takes a handler for them, and never calls it.
 _NEVER_HANDLED = {getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)}
@@ -122,11 +123,4 @@ def _pool(executor: Any, closed: bool) -> Iterator[str]:
         share = lane.stats()
         yield f"  lane {share.name!r}: {share.running} of at most {share.limit} running, {share.queued} waiting"
     for task in executor.running(stacks=True):
-        lane_name = f", lane {task.lane!r}" if task.lane is not None else ""
-        if task.away:
-            yield f"  away at {task.thread}: {task.name}{lane_name}, sent {task.seconds:.1f} s ago"
-            continue
-        state = ", waits for its own pool" if task.blocked else ""
-        state += ", abandoned: nobody waits for it" if task.abandoned else ""
-        yield f"  {task.thread}: {task.name}{lane_name}, running for {task.seconds:.1f} s{state}"
-        yield from (f"  {line}" for line in (task.stack or "").splitlines())
+        yield from (f"  {line}" for line in described(task).splitlines())

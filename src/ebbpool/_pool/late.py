@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from time import monotonic
+from typing import Any
 
 from ebbpool._core.accel import LAGS, SPELL, SPELLS, Mailbox
 from ebbpool._frames import stacks
 from ebbpool._pool.census import LITTLE, clocks_of
-from ebbpool._pool.lifecycle import Registered, tell
+from ebbpool._pool.lifecycle import tell
 from ebbpool._pool.running import called_name
 from ebbpool._pool.timekeeper import Tick
 
@@ -120,7 +121,7 @@ def late_loops(now: float, limit: float) -> tuple[list[tuple[threading.Thread, f
 class Alarm(ABC):
     """A look at one pool that comes again and again, as long as the pool has threads: `Watched` by the timekeeper."""
 
-    def __init__(self, crew: Registered, limit: float) -> None:
+    def __init__(self, crew: Any, limit: float) -> None:
         # Weakly, for the crew holds this.
         self._crew = weakref.ref(crew)
         # Seconds after which something is late.
@@ -142,7 +143,7 @@ class Alarm(ABC):
         self._due = tick.now + delay
         return delay
 
-    def _staffed(self) -> Registered | None:
+    def _staffed(self) -> Any:
         crew = self._crew()
         return crew if crew is not None and crew.pool.headcount > 0 else None
 
@@ -151,40 +152,33 @@ class Alarm(ABC):
         self._teller = tell("ebbpool-warnings", call)
 
     @abstractmethod
-    def _look(self, crew: Registered) -> float:
+    def _look(self, crew: Any) -> float:
         """Have what is late told of; return in how many seconds something may be late next."""
 
 
 class SlowTasks(Alarm):
     """Warns of tasks that run, and of a queue whose oldest task waits, for too long."""
 
-    def __init__(self, crew: Registered, limit: float) -> None:
+    def __init__(self, crew: Any, limit: float) -> None:
         super().__init__(crew, limit)
-        # The number of the thread, and since when its task has run.
-        self._warned: set[tuple[int | None, float]] = set()
-        self._crowded = False
+        # The number of the thread, and since when its task has run; None for the queue.
+        self._warned: set[tuple[int | None, float] | None] = set()
 
-    def _look(self, crew: Registered) -> float:
+    def _look(self, crew: Any) -> float:
         now = monotonic()
         seen = crew.pool.survey()
-        tasks = {(task.thread.ident, task.since): task.thread.name for task in seen.running if task.thread is not None}
-        self._warned.intersection_update(tasks)
-        fresh = {task for task in tasks if now - task[1] >= self.retry} - self._warned
-        waited = seen.counts["oldest_wait"]
-        crowded = waited >= self.retry
-        told = self._crowded or not crowded
-        if fresh or not told:
-            self._tell(functools.partial(self._warn, crew, {tasks[task] for task in fresh}, not told))
-        self._warned |= fresh
-        self._crowded = crowded
-        ages = [now - since for _, since in tasks.keys() - self._warned]
-        if not crowded:
-            ages.append(waited)
-        return max(0.0, self.retry - max(ages, default=0.0))
+        names = {(task.thread.ident, task.since): task.thread.name for task in seen.running if task.thread is not None}
+        ages = {None: seen.counts["oldest_wait"]} | {task: now - task[1] for task in names}
+        late = {each for each, age in ages.items() if age >= self.retry}
+        if fresh := late - self._warned:
+            slow = {name for task, name in names.items() if task in fresh}
+            self._tell(functools.partial(self._warn, crew, slow, None in fresh))
+        self._warned = late
+        return max(0.0, self.retry - max((ages[each] for each in ages.keys() - late), default=0.0))
 
-    def _warn(self, crew: Registered, names: set[str], crowded: bool) -> None:
-        for task in crew.running(True) if names else ():
-            if task.thread in names and task.seconds >= self.retry:
+    def _warn(self, crew: Any, threads: set[str], crowded: bool) -> None:
+        for task in crew.running(True) if threads else ():
+            if task.thread in threads and task.seconds >= self.retry:
                 lane = f", lane {task.lane!r}," if task.lane is not None else ""
                 LOGGER.warning(
                     "%s in pool %r%s has been running for %.1f s on %s:\n%s",
@@ -195,17 +189,14 @@ class SlowTasks(Alarm):
                     task.thread,
                     task.stack,
                 )
-        if not crowded:
-            return
         seen = crew.pool.survey(True)
-        oldest = seen.oldest
-        if oldest is not None:
+        if crowded and seen.oldest is not None:
             LOGGER.warning(
                 "%d tasks are waiting in pool %r; the oldest, %s, has waited %.1f s; the pool %s",
                 seen.counts["queued"],
                 crew.name,
-                called_name(*oldest.call),
-                monotonic() - oldest.since,
+                called_name(*seen.oldest.call),
+                monotonic() - seen.oldest.since,
                 crew.decisions.last() or "has not grown",
             )
 
@@ -213,11 +204,11 @@ class SlowTasks(Alarm):
 class LateLoops(Alarm):
     """Warns of event loops that are late, and says which thread has computed most since the last look."""
 
-    def __init__(self, crew: Registered, limit: float) -> None:
+    def __init__(self, crew: Any, limit: float) -> None:
         super().__init__(crew, limit)
         self._used: dict[int, float] = {}
 
-    def _look(self, crew: Registered) -> float:
+    def _look(self, crew: Any) -> float:
         late, oldest = late_loops(monotonic(), self.retry)
         # This thread's own looking is left out.
         threads = [each for each in threading.enumerate() if each is not threading.current_thread()]
@@ -234,7 +225,7 @@ class LateLoops(Alarm):
         return max(self.retry - oldest, LEAST)
 
     def _told(
-        self, crew: Registered, late: threading.Thread, seconds: float, busiest: threading.Thread | None, share: float
+        self, crew: Any, late: threading.Thread, seconds: float, busiest: threading.Thread | None, share: float
     ) -> str:
         [stack] = stacks([late.ident])
         text = f"The event loop in {late.name} has not responded for {seconds:.2f} s. It is at:\n{stack}"

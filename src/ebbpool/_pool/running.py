@@ -85,6 +85,16 @@ def running(pool: Pool, below: Container[CodeType], stacks: bool, elsewhere: Any
     return sorted(found, key=lambda task: -task.seconds)
 
 
+def described(task: RunningTask) -> str:
+    """Return what a report says of a task: a line, and below it the stack, if there is one."""
+    lane = f", lane {task.lane!r}" if task.lane is not None else ""
+    if task.away:
+        return f"away at {task.thread}: {task.name}{lane}, sent {task.seconds:.1f} s ago\n"
+    state = ", waits for its own pool" if task.blocked else ""
+    state += ", abandoned: nobody waits for it" if task.abandoned else ""
+    return f"{task.thread}: {task.name}{lane}, running for {task.seconds:.1f} s{state}\n{task.stack or ''}"
+
+
 def name_of(target: Any) -> str:
     """Return the name of an executor, or that of its class."""
     name = getattr(target, "name", None) or getattr(target, "_thread_name_prefix", None)

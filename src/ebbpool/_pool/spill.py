@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from ebbpool._checks import finite_seconds
 from ebbpool._core.accel import LoopCall, Pool, Probe
-from ebbpool._pool.lifecycle import Registered
 from ebbpool._pool.running import called_name
 from ebbpool._pool.threads import WorkerThread
 
@@ -155,14 +154,13 @@ def checked(owner: object, spill: Any, spill_after: Any) -> tuple[Executor, floa
 
 
 class Spill:
-    """What goes from one pool to another executor, and comes back.
+    """What goes from one pool to another executor, and comes back; cancelled if it `discards` what does.
 
     A thread of its own hands tasks over, because pickling runs foreign code and `submit` may wait: neither the
-    timekeeper nor a worker can do that. It starts when the timekeeper sees a task that may be one, and ends when
-    there has been none for a while. Tasks that come back are cancelled if it `discards`.
+    timekeeper nor a worker can do that.
     """
 
-    def __init__(self, crew: Registered, target: Executor, after: float) -> None:
+    def __init__(self, crew: Any, target: Executor, after: float) -> None:
         # Weakly: the crew holds this. What is away holds the crew, so that what comes back finds its pool with it.
         self._crew = weakref.ref(crew)
         self._pool = crew.pool
@@ -185,7 +183,6 @@ class Spill:
 
     def _begin(self) -> None:
         self._thread: WorkerThread | None = None
-        self._starting = threading.Lock()
         self._bell = allocate_lock()
         self._bell.acquire()
         self._ending = False
@@ -195,35 +192,24 @@ class Spill:
 
     def look(self, now: float) -> None:
         """Have tasks handed over if some have waited too long; at each tick, in the timekeeper's thread."""
-        if now >= self._crowded_until:
-            self._consider(now)
-
-    def _consider(self, now: float) -> None:
-        if now >= self._paused_until and self._pool.overdue(now - self.after):
-            self._ring()
-            if self._thread is None:
-                self._start()
+        if now < max(self._crowded_until, self._paused_until) or not self._pool.overdue(now - self.after):
+            return
+        self._ring()
+        crew = self._crew()
+        # If the thread ends at this moment, the next tick comes by.
+        if crew is None or (self._thread is not None and not self._thread.ended()):
+            return
+        thread = WorkerThread(target=self._run, args=(crew,), name=f"{crew.prefix}_spill")
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):
+            self._crowded_until = now + CROWDED
+        else:
+            self._thread = thread
 
     def _ring(self) -> None:
         with suppress(RuntimeError):
             self._bell.release()
-
-    def _start(self) -> None:
-        crew = self._crew()
-        # Nobody waits here. If the thread ends at this moment, the next tick comes by.
-        if crew is None or not self._starting.acquire(False):
-            return
-        try:
-            if self._thread is None:
-                thread = self._thread = WorkerThread(target=self._run, args=(crew,), name=f"{crew.prefix}_spill")
-                thread.start()
-        except BaseException as error:
-            self._thread = None
-            self._crowded_until = monotonic() + CROWDED
-            if not isinstance(error, (RuntimeError, MemoryError)):
-                raise
-        finally:
-            self._starting.release()
 
     def end(self, timeout: float | None) -> bool:
         """End the thread, which has nothing left to do; return whether it ended within `timeout` seconds."""
@@ -233,24 +219,17 @@ class Spill:
         self._ending = True
         self._ring()
         thread.join(timeout)
-        self._ending = False
         return thread.ended()
 
-    def _run(self, crew: Registered) -> None:
-        while not self._ending:
+    def _run(self, crew: Any) -> None:
+        while self._bell.acquire(True, LINGER) and not self._ending:
             try:
                 self._send(crew)
             except BaseException:
                 LOGGER.critical("Exception in the thread that spills tasks of %s:", crew.prefix, exc_info=True)
                 self._paused_until = monotonic() + LAST_PAUSE
-            if not self._bell.acquire(True, LINGER):
-                with self._starting:
-                    if not self._bell.acquire(False):
-                        self._thread = None
-                        return
-        self._thread = None
 
-    def _send(self, crew: Registered) -> None:
+    def _send(self, crew: Any) -> None:
         """Hand over what is to go and finds room."""
         while monotonic() >= self._paused_until:
             if self._room() <= 0:
@@ -269,7 +248,7 @@ class Spill:
         others = 0 if queue is None else max(0, queue.qsize() - away)
         return int(self.target._max_workers) - away - others
 
-    def _hand_over(self, crew: Registered, future: Any, call: MarkedCall, context: Context | None) -> None:
+    def _hand_over(self, crew: Any, future: Any, call: MarkedCall, context: Context | None) -> None:
         context = context if call.context is None else call.context
         place = Context() if context is None else context.copy()
         try:
@@ -285,17 +264,16 @@ class Spill:
             refused = isinstance(error, RuntimeError) and not isinstance(error, RecursionError)
             self._give_back(crew, future, call, error, refused)
 
-    def _ended(self, crew: Registered, future: Any, call: MarkedCall, there: Any) -> None:
+    def _ended(self, crew: Any, future: Any, call: MarkedCall, there: Any) -> None:
         """Take the outcome, or the task if it was not made; in whatever thread the other executor calls back."""
         cancelled = there.cancelled()
         error = None if cancelled else there.exception()
         if cancelled or self._is_loss(error):
-            reason = error or BrokenExecutor("it was cancelled there")
-            self._give_back(crew, future, call, reason, True)
+            self._give_back(crew, future, call, error or BrokenExecutor("it was cancelled there"), True)
         else:
             self._pause = 0.0
             self._finish(future, None if error is not None else there.result(), error)
-        self._consider(monotonic())
+        self._ring()
 
     def _finish(self, future: Any, value: Any, error: BaseException | None, cancels: bool = False) -> None:
         pools = _here.__dict__.setdefault("pools", [])
@@ -306,53 +284,45 @@ class Spill:
         pools.pop()
 
     def _is_loss(self, error: BaseException | None) -> bool:
-        """Return whether the other executor has failed, and not the task.
-
-        A pool of the standard library says itself whether it is broken. A cluster may lose one call and go on; from
-        there, the task's own error has the traceback on the worker as its cause.
-        """
+        """Return whether the other executor has failed, and not the task."""
         if not isinstance(error, BrokenExecutor):
             return False
         if hasattr(self._place, "_broken") and not self._loses_calls:
             return bool(self._place._broken)
+        # From a cluster, the task's own error has the traceback on the worker as its cause.
         return type(error.__cause__).__name__ != "RemoteTraceback"
 
     def _given_up(self, future: Any) -> bool:
         return self.discards or (isinstance(future, LoopCall) and future._unwanted())
 
-    def _return(self, crew: Registered, future: Any) -> bool:
-        """Queue a task that was away; return False if it is cancelled, or failed, because the pool takes it no more."""
-        if self._given_up(future):
-            self._finish(future, None, None, True)
-            return False
-        if not self._pool.take_back(future):
-            self._finish(future, None, BrokenThreadPool(crew.cause))
-            return False
-        if self._given_up(future):
-            # Who shut the pool down meanwhile, or gave the call up, has not seen it in the queue.
-            future.cancel()
-        return True
-
-    def _give_back(self, crew: Registered, future: Any, call: MarkedCall, reason: BaseException, refused: bool) -> None:
+    def _give_back(self, crew: Any, future: Any, call: MarkedCall, reason: BaseException, refused: bool) -> None:
+        """Queue a task that was away, or end it if the pool takes it no more."""
         first = self._pause == 0.0
         if refused:
             self._pause = min(LAST_PAUSE, 2 * self._pause or FIRST_PAUSE)
             # In a forked child it may be for ever.
             self._paused_until = max(self._paused_until, monotonic() + self._pause)
-        back = self._return(crew, future)
+        if self._given_up(future):
+            self._finish(future, None, None, True)
+        elif not self._pool.take_back(future):
+            self._finish(future, None, BrokenThreadPool(crew.cause))
+        else:
+            if self._given_up(future):
+                # Who shut the pool down meanwhile, or gave the call up, has not seen it in the queue.
+                future.cancel()
+            name = called_name(call.fn)
+            if refused and first:
+                LOGGER.warning(
+                    "%s came back to pool %r from %r, and now runs locally: %s", name, crew.name, self.target, reason
+                )
+            elif not refused and name not in self._told:
+                self._told.add(name)
+                LOGGER.warning(
+                    "%s stays in pool %r because it cannot be sent to %r: %r", name, crew.name, self.target, reason
+                )
         if crew.owner() is None and not self._pool.closed:
             # The executor was collected. Its pool had no threads then that would have had to be told.
             self._pool.close()
-        name = called_name(call.fn)
-        if refused and first and back:
-            LOGGER.warning(
-                "%s came back to pool %r from %r, and now runs locally: %s", name, crew.name, self.target, reason
-            )
-        elif not refused and back and name not in self._told:
-            self._told.add(name)
-            LOGGER.warning(
-                "%s stays in pool %r because it cannot be sent to %r: %r", name, crew.name, self.target, reason
-            )
 
 
 def finishes_here(pool: Pool) -> bool:
