@@ -52,11 +52,8 @@ def daemon_threads() -> bool:
 def cpu_quota(root: str = "") -> int | None:
     """Return how many processors the process may keep busy by the quotas of its control groups, rounded up.
 
-    The least quota of the process's group and all groups above it that can be seen counts, in version 1 and 2 of
-    control groups; None if there is none. `root` is a directory in place of that of the system.
-
-    Raises:
-        OSError: The process has no file descriptor, or no memory, left to read it.
+    The least quota of the process's group and all groups above it that can be seen counts; None if there is none.
+    `OSError` is raised if the process has no file descriptor, or no memory, left to read it.
     """
     found = []
     for line in (_read(f"{root}/proc/self/cgroup") or "").split("\n"):

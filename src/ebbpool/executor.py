@@ -341,7 +341,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
 
         Not among them are threads that `submit` itself starts, as it does in a pool without any.
         """
-        return self._crew.decisions.listed()
+        return list(self._crew.decisions.noted)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until nothing is queued or running, callbacks included.

@@ -1,9 +1,4 @@
-"""How many workers may run at once: as few as serve the processors, and fewer in an overloaded pool.
-
-`Admission`: as few run as keep the processors, or the GIL, busy: more make all threads wait longer, and add nothing.
-`Restraint`: in an overloaded pool as few as still get the same work done; the others only move the queue to where no
-`max_wait` ends a wait. docs/design/growth.md has both rules in full, and the reasons.
-"""
+"""How many workers may run at once: two rules, which docs/design/growth.md has in full, and the reasons."""
 
 from __future__ import annotations
 
@@ -41,12 +36,7 @@ RETRY: Final = 0.5
 
 
 class Admission:
-    """What one pool remembers from look to look. Used by one thread at a time.
-
-    Attributes:
-        quick: How many workers may run at a time, those with a long task left out; `ALL` where nobody is held back.
-        idle: Whether nobody is held back, and the process computed little in the last window.
-    """
+    """Few run, so that they keep the processors, or the GIL, busy: more make all wait longer. Used by one thread."""
 
     def __init__(self, gil: bool) -> None:
         self._gil = gil
@@ -54,9 +44,11 @@ class Admission:
 
     def rest(self) -> None:
         """Forget what was seen: no task has waited for a while."""
+        # How many may run at a time, those with a long task left out; `ALL` where nobody is held back.
         self.quick = ALL
         self._begun = self._cpu = self._late = self._moved = self._raised = 0.0
         self._floor = 1
+        # Whether nobody is held back, and the process computed little in the last window.
         self.idle = False
         self._taken = -1
         self._looks = 0
@@ -67,10 +59,7 @@ class Admission:
         return f"{self._short} the bottleneck: {self.quick} may run at a time"
 
     def decide(self, tick: Tick, cpus: int, taken: int, count: Callable[[], Workers]) -> int:
-        """Return how many workers may have a task in hand, `ALL` for as many as there are.
-
-        So many tasks were `taken` so far. `count()` counts the workers that have one in hand, which takes time.
-        """
+        """Return how many workers may have a task in hand; `count()` counts those that have, which takes time."""
         if self._taken < 0:
             self._begun, self._cpu, self._moved = tick.now, tick.cpu, tick.now
         else:
@@ -143,7 +132,7 @@ LONGEST: Final = 60.0
 
 
 class Restraint:
-    """What one overloaded pool remembers from look to look, and how many workers at `most` may have a task in hand."""
+    """In an overloaded pool, `most` workers have a task in hand: as few as still get the same work done."""
 
     def __init__(self) -> None:
         self.most = self._good = ALL
@@ -169,10 +158,7 @@ class Restraint:
         return f"the pool is overloaded, and more workers got no more done: {self.most} may be used"
 
     def decide(self, now: float, ended: int, used: int, full: bool, max_wait: float) -> int:
-        """Return how many workers may have a task in hand, `ALL` for as many as there are.
-
-        So many tasks have `ended` so far, `used` workers have one in hand, and `full` says that no more may be started.
-        """
+        """Return how many workers may have a task in hand; `used` have one, and if `full` no more may be started."""
         if ended > self._ended or self.most == ALL:
             self._moved = now
         self._ended = ended

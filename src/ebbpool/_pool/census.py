@@ -49,16 +49,13 @@ class Workers(NamedTuple):
 
 
 class _Sight(NamedTuple):
-    """What was seen of a thread: its clock, since when that stands still, and its place, where that was looked up.
+    """What was seen of a thread."""
 
-    For a worker that is sorted also its task, known by when that was taken, and the clock at first.
-    """
-
-    used: float
-    since: float
-    place: Place = Place.RUNNING
-    task: float = 0.0
-    begun: float = 0.0
+    used: float  # its clock
+    since: float  # since when that stands still
+    place: Place = Place.RUNNING  # where that was looked up
+    task: float = 0.0  # when the task of a worker that is sorted was taken
+    begun: float = 0.0  # and its clock at first
 
 
 class Census:
@@ -120,11 +117,7 @@ class Census:
         everyone: Iterable[threading.Thread],
         busy: bool,
     ) -> Asleep | None:
-        """Return what the last count of the crew's `threads` has found, anew if it is time to.
-
-        `cpu` is what the process has used so far, `everyone` all its Python threads; `busy`: processors, or the GIL,
-        are short.
-        """
+        """Return what the last count of the crew's `threads` has found, anew if it is time to; None if unknown."""
         if now - self._counted < max(LEAST, COST * self._looked_up):
             return self._asleep
         self._counted = now

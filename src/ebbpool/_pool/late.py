@@ -56,10 +56,7 @@ _told: weakref.WeakKeyDictionary[Mailbox, float] = weakref.WeakKeyDictionary()
 
 
 def register(mailbox: Mailbox, runs: Callable[[], bool] = lambda: True) -> None:
-    """Have a mailbox of a loop in the calling thread read by `lags` as long as it lives.
-
-    `runs` tells whether the loop is running: nobody waits for one that is not.
-    """
+    """Have a mailbox of a loop in the calling thread read by `lags`; nobody waits for a loop that no longer `runs`."""
     mailboxes, key = _mailboxes, id(mailbox)
     reference = weakref.ref(mailbox, lambda _: mailboxes.pop(key, None))
     _mailboxes[key] = threading.current_thread(), reference, runs
@@ -99,10 +96,7 @@ def _at(share: float, spread: Iterable[int]) -> float:
 
 
 def late_loops(now: float, limit: float) -> tuple[list[tuple[threading.Thread, float]], float]:
-    """Return the threads of loops for which a result has waited `limit` seconds, with the wait, each time once.
-
-    The second value is the longest wait for one of the other loops.
-    """
+    """Return the threads of loops that are late, with the wait, each time once; and the longest wait for another."""
     found = []
     oldest = 0.0
     for thread, mailbox, runs in _alive():

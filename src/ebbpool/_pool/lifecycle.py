@@ -1,7 +1,4 @@
-"""The registry of pools, what exit and fork do to them, and the threads that write warnings and dumps.
-
-Nobody waits for a handler that writes: the exit of the interpreter lets such a thread finish.
-"""
+"""The registry of pools, what exit and fork do to them, and the threads that write warnings and dumps."""
 
 from __future__ import annotations
 

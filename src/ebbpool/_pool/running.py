@@ -59,10 +59,7 @@ class RunningTask:
 
 
 def running(pool: Pool, below: Container[CodeType], stacks: bool, elsewhere: Any) -> list[RunningTask]:
-    """Return the running tasks of `pool`, and those that are away at `elsewhere`, the longest first.
-
-    `below`, for their `stacks`, is that of `_frames.stacks`.
-    """
+    """Return the running tasks of `pool`, and those that are away at `elsewhere`, the longest first."""
     tasks = pool.survey(True).running
     here = [task.thread.ident for task in tasks if task.thread is not None]
     # Those that are away come last.

@@ -1,7 +1,4 @@
-"""When a pool grows: decisions over numbers alone, without a thread and without a clock of their own.
-
-The rule, and the reasons and figures behind the constants, are in docs/design/growth.md.
-"""
+"""When a pool grows: decisions over numbers alone. docs/design/growth.md has the rule, and the reasons."""
 
 from __future__ import annotations
 
@@ -41,51 +38,33 @@ MEMORY: Final = 0.1
 
 
 class Asleep(NamedTuple):
-    """How many of the `counted` threads wait for something outside the process, and for locks.
-
-    Those in doubt wait for a lock that a computing thread may hold.
-    """
+    """How many of the `counted` threads wait for something."""
 
     counted: int
-    outside: int
+    outside: int  # of the process
     in_locks: int
-    in_doubt: int = 0
+    in_doubt: int = 0  # for a lock that a computing thread may hold
 
 
 class Sample(NamedTuple):
-    """What one look at a pool sees; `taken`, `elapsed` (seconds) and `cpu` (of the process) since the one before.
-
-    Attributes:
-        idle: Workers that are parked, or woken and on their way to the queue.
-        blocked: Workers that wait for this very pool.
-        late: How many seconds later than asked this look came.
-        refused: Whether the system would not start the last worker that was asked for.
-        asleep: None if that was not asked for (`Sizing.asks`), or is unknown.
-    """
+    """What one look at a pool sees; `taken`, `elapsed` (seconds) and `cpu` (of the process) since the one before."""
 
     queued: int
     taken: int
     workers: int
     starting: int
-    idle: int
-    blocked: int
+    idle: int  # parked, or woken and on their way to the queue
+    blocked: int  # that wait for this very pool
     elapsed: float
-    late: float
+    late: float  # how many seconds later than asked this look came
     cpu: float
     cpus: int
-    refused: bool = False
-    asleep: Asleep | None = None
+    refused: bool = False  # whether the system would not start the last worker that was asked for
+    asleep: Asleep | None = None  # None if that was not asked for (`Sizing.asks`), or is unknown
 
 
 class Sizing:
-    """What one pool remembers from look to look. Used by one thread at a time.
-
-    Attributes:
-        tick: Seconds from the last look until the next.
-        asks: Whether the next look should count the threads that are asleep.
-        busy: Whether processors, or the GIL, are short.
-        settled: Whether the last decision was that the pool has enough workers, and not that some are on their way.
-    """
+    """What one pool remembers from look to look. Used by one thread at a time."""
 
     def __init__(self) -> None:
         self.begin(inf)
@@ -98,6 +77,8 @@ class Sizing:
         if rest > MEMORY:
             self._pause = self._stalled = 0.0
             self._cpu = self._late = self._elapsed = self._used = 0.0
+            # Whether processors, or the GIL, are short; whether the next look should count the threads that are asleep;
+            # and whether the last decision was that the pool has enough workers, and not that some are on their way.
             self.busy = self.asks = self.settled = False
             self._cause = ""
 

@@ -88,12 +88,7 @@ def _tie(twin: Future[Any], future: Any) -> None:
 def _seen(
     executor: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, list[Call], Call | None] | None:
-    """Show a call to the instrumentation, unless that is what makes it.
-
-    Returns:
-        (what it returned if that is no future of its calls, the calls it wants to be run, the call whose future it
-        returned)
-    """
+    """Show a call to the instrumentation; return its answer, the calls that it wants, and that whose future it is."""
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
     if _here.items is not None:
@@ -117,11 +112,7 @@ def submit(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Call `queue(fn, args, kwargs)` with what the instrumentation makes of a call.
-
-    Returns:
-        The future, or what the instrumentation returned in its place.
-    """
+    """Call `queue(fn, args, kwargs)` with what the instrumentation makes of a call; return its future, or answer."""
     seen = _seen(executor, fn, args, kwargs)
     if seen is None:
         return queue(fn, args, kwargs)
