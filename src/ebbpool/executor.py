@@ -153,7 +153,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack, **warnings)
         self._pool = self._crew.pool
         if elsewhere is not None:
-            self._crew.spill_to(*elsewhere)
+            self._crew.spill = spilling.Spill(self._crew, *elsewhere)
         if propagate_context:
             self._pool.carry_context()
         self._apply(settings)

@@ -8,7 +8,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Executor
 from concurrent.futures.thread import BrokenThreadPool
 from math import inf
 from time import monotonic
@@ -106,10 +105,6 @@ class Crew:
         self._expected: dict[Worker, WorkerThread] = {}
         self._ending: set[threading.Thread] = set()
         self._alarms = [kind(self, limit) for kind, limit in self._warnings if limit is not None]
-
-    def spill_to(self, target: Executor, after: float) -> None:
-        """Have marked tasks go to `target` once they have waited for `after` seconds; before the first task."""
-        self.spill = Spill(self, target, after)
 
     def serve(self, owner: object) -> None:
         """Close the pool when nothing refers to `owner` any more; queued tasks still run."""
@@ -231,15 +226,12 @@ class Crew:
         # Wait for the count of workers first: one with a reserved place may have no thread in `threads` yet.
         if not self.pool.await_idle(-1.0 if timeout is None else timeout, None, len(self.threads & own)):
             return False
-        for thread in self.threads - own:
+        left = (self.threads if self.spill is None else self.threads | self.spill.end()) - own
+        for thread in left:
             thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
             if thread.ended():
                 self.threads.discard(thread)
-        if self.spill is not None and not self.spill.end(
-            None if deadline is None else max(0.0, deadline - monotonic())
-        ):
-            return False
-        return not self.threads - own
+        return all(thread.ended() for thread in left)
 
     def part(self, timeout: float | None) -> None:
         """Have the timekeeper end if no pool needs it, and wait for that: `timeout` or `PATIENCE` seconds at most."""

@@ -51,9 +51,6 @@ class Spillable:
         functools.update_wrapper(self, fn, updated=())
         self.fn = fn
 
-    def __repr__(self) -> str:
-        return f"<spillable {self.fn!r}>"
-
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
 
@@ -211,15 +208,11 @@ class Spill:
         with suppress(RuntimeError):
             self._bell.release()
 
-    def end(self, timeout: float | None) -> bool:
-        """End the thread, which has nothing left to do; return whether it ended within `timeout` seconds."""
-        thread = self._thread
-        if thread is None or thread is threading.current_thread():
-            return True
+    def end(self) -> set[WorkerThread]:
+        """Have the thread end, which has nothing left to do; return it, if there is one."""
         self._ending = True
         self._ring()
-        thread.join(timeout)
-        return thread.ended()
+        return set() if self._thread is None else {self._thread}
 
     def _run(self, crew: Any) -> None:
         while self._bell.acquire(True, LINGER) and not self._ending:
