@@ -67,8 +67,7 @@ class Census:
         self._looked_up = self._clocks = 0
         self._asleep: Asleep | None = None
         self._cpu = 0.0
-        self._workers: dict[int, float] = {}
-        self._others: dict[int, float] = {}
+        self._before: dict[int, float] = {}
         self._patience = 0.0
         self._sorted = -inf
         self._rest = 0.0
@@ -146,16 +145,15 @@ class Census:
     def _compare(self, now: float, cpu: float, everyone: Iterable[threading.Thread], busy: bool) -> None:
         """Find out which threads compute; set how long a worker must have waited for a lock to count as asleep."""
         elapsed, total = now - self._compared, cpu - self._cpu
-        clocks = clocks_of(everyone)
+        clocks = {tid: sight.used for tid, sight in self._sights.items()} | clocks_of(everyone)
         self._clocks = len(clocks)
-        workers = {tid: clocks.pop(tid, sight.used) for tid, sight in self._sights.items()}
         # What a new worker has used to start is no sign that it computes.
-        own = sum(used - self._workers.get(tid, used) for tid, used in workers.items())
-        came = sum(used for tid, used in workers.items() if tid not in self._workers)
-        others = sum(used - self._others.get(tid, used) for tid, used in clocks.items())
+        own = sum(clocks[tid] - self._before.get(tid, clocks[tid]) for tid in self._sights)
+        came = sum(clocks[tid] for tid in self._sights if tid not in self._before)
+        others = sum(used - self._before.get(tid, used) for tid, used in clocks.items()) - own
         rest = total - own - came - others
         little = 0.0 if busy else LITTLE * elapsed
-        self._compared, self._cpu, self._workers, self._others = now, cpu, workers, clocks
+        self._compared, self._cpu, self._before = now, cpu, clocks
         if elapsed == inf:
             self._patience = 0.0
         elif own > max(OWN * total, little) or rest > max(MOST * total, little):

@@ -180,7 +180,12 @@ class Crew:
             return
         try:
             if self._initialize(worker):
-                self._serve(worker)
+                try:
+                    worker.run()
+                except BaseException as error:
+                    # Another thread raised an error in this one, between two tasks.
+                    LOGGER.critical("Exception in worker", exc_info=True)
+                    self.pool.dismiss(worker, error)
                 self._finalize()
         finally:
             # The thread stays in `threads` until it has ended: it has yet to drop its thread-local objects, and `join`
@@ -188,14 +193,6 @@ class Crew:
             self._ending.add(threading.current_thread())
             if self.pool.headcount == 0:
                 timekeeper.consider(*self._alarms)
-
-    def _serve(self, worker: Worker) -> None:
-        try:
-            worker.run()
-        except BaseException as error:
-            # Another thread raised an error in this one, between two tasks.
-            LOGGER.critical("Exception in worker", exc_info=True)
-            self.pool.dismiss(worker, error)
 
     def _initialize(self, worker: Worker) -> bool:
         if self.initializer is None:
@@ -402,8 +399,6 @@ class Crew:
 
 # Compiled functions have neither code objects nor frames.
 _BELOW = frozenset(
-    run.__code__
-    for run in (Crew._work, Crew._serve, Worker.run, Probe.__call__, Interruptible.__call__)
-    if hasattr(run, "__code__")
+    run.__code__ for run in (Crew._work, Worker.run, Probe.__call__, Interruptible.__call__) if hasattr(run, "__code__")
 )
 """The code that runs below a task in the thread of a worker."""

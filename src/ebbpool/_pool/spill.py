@@ -66,11 +66,6 @@ class Spillable:
             found = getattr(found, part, None)
         return name if found is self else (Spillable, (self.fn,))
 
-    @property
-    def sent(self) -> Callable[..., Any]:
-        """What another process is asked to call: the function, or this where its name stands for this."""
-        return self if isinstance(self.__reduce__(), str) else self.fn
-
 
 def spillable(fn: Callable[P, T], /) -> Callable[P, T]:
     """Mark a function whose calls may run elsewhere, and again, for `AdaptiveExecutor(spill=...)`.
@@ -245,7 +240,8 @@ class Spill:
         context = context if call.context is None else call.context
         place = Context() if context is None else context.copy()
         try:
-            sent = call.fn.sent
+            # The function itself, unless its name stands for the mark.
+            sent = call.fn if isinstance(call.fn.__reduce__(), str) else call.fn.fn
             process: Any = sys.modules.get("concurrent.futures.process")
             if process is not None and isinstance(self.target, process.ProcessPoolExecutor):
                 # A process pool would report a call that cannot be pickled as the task's outcome. So try it here first.
