@@ -14,22 +14,14 @@ from typing import Final, NamedTuple
 
 from ebbpool._pool.sizing import WINDOW, Asleep
 
-LEAST: Final = 0.002
-COST: Final = 300e-6
-"""Seconds between two counts: `LEAST`, and `COST` for each thread that was looked up, twenty times what that takes."""
-CLOCK_COST: Final = 20e-6
-"""Seconds between two comparisons for every thread of the process: twenty times what it takes to read its clock."""
-STILL: Final = 0.006
-"""A thread that has not run for so many seconds does not wait for the GIL: a thread that does wakes every 5 ms."""
-LITTLE: Final = 0.1
-"""Threads that use less than this share of one processor do not compute, unless all processors are in use."""
-OWN: Final = 0.25
-MOST: Final = 0.5
-"""What uses this share of the process's processor time may hold the locks that workers wait for: `OWN` if it is other
-workers, `MOST` if it is threads without Python (a library's own). Python threads that use `MOST` may hold the GIL."""
-
-LONG: Final = 0.05
-"""Seconds of processor time after which a task no longer holds others up."""
+LEAST: Final = 0.002  # least seconds between two counts
+COST: Final = 300e-6  # seconds between them for each thread that was looked up: twenty times what that takes
+CLOCK_COST: Final = 20e-6  # seconds between two comparisons for each thread: twenty times what reading its clock takes
+STILL: Final = 0.006  # a thread that has not run for so many seconds does not wait for the GIL, or it would have woken
+LITTLE: Final = 0.1  # threads that use less of one processor do not compute, unless all processors are in use
+OWN: Final = 0.25  # workers that use this share of the processor time may hold the locks that others wait for
+MOST: Final = 0.5  # the same for threads without Python (a library's own); Python threads that use it may hold the GIL
+LONG: Final = 0.05  # seconds of processor time after which a task no longer holds others up
 
 
 class Place(Enum):

@@ -28,16 +28,11 @@ from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
-RETRY = 0.05
-"""Seconds until the next look after one that raised an error."""
-GIVE_UP = 1.0
-"""Seconds for which the system may refuse threads until the tasks fail that no worker will take."""
-WIDEN = 0.05
-"""If calls that go on with something wait at the ceiling, and no task is taken for so many seconds, a thread comes."""
-HELD_TICK = 0.005
-"""Seconds between looks at a pool that holds workers back: each takes the GIL from those that compute."""
-CEILING_TICK = 0.01
-"""Seconds between looks at a pool that may not grow and holds no worker back; the looks keep its clock right."""
+RETRY = 0.05  # seconds until the next look after one that raised an error
+GIVE_UP = 1.0  # seconds for which the system may refuse threads until the tasks fail that no worker will take
+WIDEN = 0.05  # seconds without a task taken, at the ceiling, after which one more thread may serve calls that go on
+HELD_TICK = 0.005  # seconds between looks at a pool that holds workers back: each takes the GIL from those that compute
+CEILING_TICK = 0.01  # the same for one that may not grow, and holds nobody back: the looks keep its clock right
 
 _numbers = itertools.count(1)
 

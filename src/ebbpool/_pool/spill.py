@@ -30,15 +30,11 @@ T = TypeVar("T")
 
 LOGGER = logging.getLogger("concurrent.futures")
 
-SPILL_AFTER: Final = 0.25
-"""Seconds that a marked task waits here if nothing else is said."""
-CROWDED: Final = 0.05
-"""Seconds until the next look, where the other executor has no room and nothing of ours ends there."""
-LINGER: Final = 1.0
-"""Seconds that the thread which hands tasks over stays without one."""
-FIRST_PAUSE: Final = 0.1
-LAST_PAUSE: Final = 5.0
-"""Seconds for which nothing is sent after a task came back: doubled each time, until one ends there."""
+SPILL_AFTER: Final = 0.25  # seconds that a marked task waits here if nothing else is said
+CROWDED: Final = 0.05  # seconds until the next look, where the other executor has no room, or the system no thread
+LINGER: Final = 1.0  # seconds that the thread which hands tasks over stays without one
+FIRST_PAUSE: Final = 0.1  # seconds for which nothing is sent after a task came back; doubled until one ends there
+LAST_PAUSE: Final = 5.0  # most seconds for that
 
 _PLACEHOLDER: Final = getattr(functools, "Placeholder", object())
 _here = threading.local()
