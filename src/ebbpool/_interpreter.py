@@ -11,8 +11,7 @@ from math import inf
 from time import monotonic
 from typing import Final
 
-INTERVAL: Final = 5.0
-"""Seconds for which a quota that was read is used."""
+INTERVAL: Final = 5.0  # seconds for which a quota that was read is used
 
 HIERARCHIES: Final = {
     "": (("", "/unified"), ("cpu.max",)),

@@ -415,12 +415,16 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
 
+        def tell() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
         def wait() -> None:
             self._crew.join(None)
             self._crew.part(None)
             # The loop may be closed by now, if the task that awaited this was cancelled.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(lambda: ended.done() or ended.set_result(None))
+                loop.call_soon_threadsafe(tell)
 
         WorkerThread(target=wait, name=f"{self._crew.prefix}_shutdown").start()
         await ended

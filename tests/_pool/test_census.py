@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ class World:
         self.used: dict[int, float] = {}
         self.places: dict[int, Place] = {}
         self.looked: list[int] = []
+        self.everyone: list[Any] = []
         self.census = census.Census()
         self.now = 1000.0
         self.cpu = 50.0
@@ -58,7 +60,8 @@ class World:
     def measure(self, workers: list[Any], others: list[Any] | None = None, after: float = LONG) -> Asleep | None:
         self.now += after
         self.looked.clear()
-        return self.census.measure(self.now, self.cpu, workers, workers + (others or []), self.busy)
+        self.everyone = workers + (others or [])
+        return self.census.measure(self.now, self.cpu, workers, self.busy)
 
 
 @pytest.fixture
@@ -66,6 +69,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.setattr(census, "seconds_of", world.used.get)
     monkeypatch.setattr(census, "place_of", world.place_of)
+    monkeypatch.setattr(census, "threading", SimpleNamespace(enumerate=lambda: world.everyone))
     return world
 
 

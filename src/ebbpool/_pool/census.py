@@ -12,6 +12,7 @@ from enum import Enum
 from math import inf
 from typing import Final, NamedTuple
 
+from ebbpool._core.accel import Pool
 from ebbpool._pool.sizing import WINDOW, Asleep
 
 LEAST: Final = 0.002  # least seconds between two counts
@@ -66,8 +67,8 @@ class Census:
         self._tasks: dict[int, _Sight] = {}
         self._in_hand = Workers(0, 0, 0)
 
-    def sort(self, now: float, spans: Iterable[tuple[threading.Thread, float]]) -> Workers:
-        """Count workers by what their tasks do, anew if it is time to: the threads with a task in hand, and since when.
+    def sort(self, now: float, pool: Pool) -> Workers:
+        """Count the workers of `pool` by what their tasks do, anew if it is time to; without those blocked on it.
 
         One that has not run for `STILL` and waits for something is asleep, no matter who holds that: it takes no
         processor from anybody. Who waits for a shorter time runs again before anything can follow from it.
@@ -77,16 +78,18 @@ class Census:
         self._sorted = now
         looked_up = running = longest = asleep = 0
         tasks = {}
-        for thread, since in spans:
-            tid = thread.native_id or 0
+        for task in pool.survey().running:
+            if task.thread is None or task.blocked:
+                continue
+            tid = task.thread.native_id or 0
             clock = seconds_of(tid)
             # Where threads have no clocks, seconds count.
             used = now if clock is None else clock
             seen = self._tasks.get(tid)
-            if seen is None or seen.task != since or clock is None:
-                seen = _Sight(used, now, task=since, begun=since if clock is None else clock)
+            if seen is None or seen.task != task.since or clock is None:
+                seen = _Sight(used, now, task=task.since, begun=task.since if clock is None else clock)
             elif seen.used != used:
-                seen = _Sight(used, now, task=since, begun=seen.begun)
+                seen = _Sight(used, now, task=task.since, begun=seen.begun)
             elif seen.place is Place.RUNNING and now - seen.since >= STILL:
                 looked_up += 1
                 seen = seen._replace(place=place_of(tid))
@@ -100,14 +103,7 @@ class Census:
         self._in_hand = Workers(running, longest, asleep)
         return self._in_hand
 
-    def measure(
-        self,
-        now: float,
-        cpu: float,
-        threads: Iterable[threading.Thread],
-        everyone: Iterable[threading.Thread],
-        busy: bool,
-    ) -> Asleep | None:
+    def measure(self, now: float, cpu: float, threads: Iterable[threading.Thread], busy: bool) -> Asleep | None:
         """Return what the last count of the crew's `threads` has found, anew if it is time to; None if unknown."""
         if now - self._counted < max(LEAST, COST * self._looked_up):
             return self._asleep
@@ -115,7 +111,7 @@ class Census:
         self._looked_up = 0
         sights = self._sights = {tid: self._sight(tid, used, now) for tid, used in clocks_of(threads).items()}
         if now - self._compared >= max(WINDOW, CLOCK_COST * self._clocks):
-            self._compare(now, cpu, everyone, busy)
+            self._compare(now, cpu, busy)
         places = [sight.place for sight in sights.values()]
         still = [sight for sight in sights.values() if now - sight.since >= self._patience]
         in_locks = sum(sight.place is Place.LOCK for sight in still)
@@ -134,10 +130,10 @@ class Census:
         self._looked_up += 1
         return _Sight(used, since, place_of(tid))
 
-    def _compare(self, now: float, cpu: float, everyone: Iterable[threading.Thread], busy: bool) -> None:
+    def _compare(self, now: float, cpu: float, busy: bool) -> None:
         """Find out which threads compute; set how long a worker must have waited for a lock to count as asleep."""
         elapsed, total = now - self._compared, cpu - self._cpu
-        clocks = {tid: sight.used for tid, sight in self._sights.items()} | clocks_of(everyone)
+        clocks = {tid: sight.used for tid, sight in self._sights.items()} | clocks_of(threading.enumerate())
         self._clocks = len(clocks)
         # What a new worker has used to start is no sign that it computes.
         own = sum(clocks[tid] - self._before.get(tid, clocks[tid]) for tid in self._sights)

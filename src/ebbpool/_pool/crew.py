@@ -18,7 +18,7 @@ from ebbpool._interpreter import GIL_ENABLED, available_cpus
 from ebbpool._pool import lifecycle
 from ebbpool._pool.admission import Admission, Restraint
 from ebbpool._pool.cancelling import Interruptible
-from ebbpool._pool.census import Census, Workers, reader
+from ebbpool._pool.census import Census, reader
 from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
 from ebbpool._pool.running import RunningTask, described, running
 from ebbpool._pool.sizing import CREW, MEMORY, TICK, Sample, Sizing
@@ -313,8 +313,7 @@ class Crew:
     def _grow(self, tick: Tick, before: Tick, seen: Snapshot, taken: int, allowed: int, cpus: int) -> None:
         asleep = None
         if self._sizing.asks and seen.workers - seen.blocked < allowed:
-            threads = self.threads, threading.enumerate()
-            asleep = self._census.measure(tick.now, tick.cpu, *threads, self._sizing.busy)
+            asleep = self._census.measure(tick.now, tick.cpu, self.threads, self._sizing.busy)
         sample = Sample(
             queued=seen.queued,
             taken=seen.taken - taken,
@@ -353,12 +352,7 @@ class Crew:
     def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
         """Tell the pool how many workers may run at a time; return that."""
         pool = self.pool
-
-        def count() -> Workers:
-            running = pool.survey().running
-            spans = [(task.thread, task.since) for task in running if task.thread is not None and not task.blocked]
-            return self._census.sort(tick.now, spans)
-
+        count = functools.partial(self._census.sort, tick.now, pool)
         allowed = ALL if pool.max_queue == 0 else self._admission.decide(tick, cpus, seen.taken, count)
         if pool.stands(tick.now):
             most, used = self._restraint.most, seen.workers - seen.blocked - seen.idle

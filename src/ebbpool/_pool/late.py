@@ -25,8 +25,7 @@ from ebbpool._pool.running import called_name
 from ebbpool._pool.timekeeper import Tick
 
 LOGGER = logging.getLogger("concurrent.futures")
-LEAST = 0.01
-"""Least seconds between two looks for loops that are late."""
+LEAST = 0.01  # least seconds between two looks for loops that are late
 
 
 @dataclass(frozen=True)
@@ -173,16 +172,9 @@ class SlowTasks(Alarm):
     def _warn(self, crew: Any, threads: set[str], crowded: bool) -> None:
         for task in crew.running(True) if threads else ():
             if task.thread in threads and task.seconds >= self.retry:
-                lane = f", lane {task.lane!r}," if task.lane is not None else ""
-                LOGGER.warning(
-                    "%s in pool %r%s has been running for %.1f s on %s:\n%s",
-                    task.name,
-                    crew.name,
-                    lane,
-                    task.seconds,
-                    task.thread,
-                    task.stack,
-                )
+                place = f"pool {crew.name!r}" + (f", lane {task.lane!r}," if task.lane is not None else "")
+                told = task.name, place, task.seconds, task.thread, task.stack
+                LOGGER.warning("%s in %s has been running for %.1f s on %s:\n%s", *told)
         seen = crew.pool.survey(True)
         if crowded and seen.oldest is not None:
             LOGGER.warning(

@@ -19,8 +19,7 @@ from ebbpool._pool.threads import WorkerThread, forget_loans
 from ebbpool._pool.timekeeper import timekeeper
 
 FORKED = "the process was forked; this call was left with the parent"
-PATIENCE: Final = 2.0
-"""Seconds for which the interpreter's exit waits for all warnings and dumps together."""
+PATIENCE: Final = 2.0  # seconds for which the interpreter's exit waits for all warnings and dumps together
 
 
 _live: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

@@ -26,8 +26,7 @@ OVER: Final = "a call that is over"
 """The name of a task whose function has been let go of; its callbacks may run."""
 CALLERS: Final = ("ebbpool.", "starlette.concurrency", "fastapi.telemetry")
 """How the names of modules begin whose functions call what they are given."""
-GIVEN: Final = ("fn", "func", "function", "iterator")
-"""How their parameter for that is called."""
+GIVEN: Final = ("fn", "func", "function", "iterator")  # how their parameter for that is called
 
 # PyPy takes a handler for them, and never calls it.
 _NEVER_HANDLED = {getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)}

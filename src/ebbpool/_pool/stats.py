@@ -9,8 +9,7 @@ from typing import Final
 
 from ebbpool._pool.late import LoopLag
 
-KEPT: Final = 64
-"""How many decisions are kept."""
+KEPT: Final = 64  # decisions
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,8 @@ from ebbpool._pool.threads import WorkerThread
 
 LOGGER = logging.getLogger("concurrent.futures")
 NAME = "ebbpool-timekeeper"
-FIRE = 64
-"""How many entries are fired between two looks at the pools."""
-PATIENCE = 1.0
-"""Seconds to wait for the end of the thread at most. It comes at once, unless the machine is stuck."""
+FIRE = 64  # how many entries are fired between two looks at the pools
+PATIENCE = 1.0  # seconds to wait for the end of the thread at most: it comes at once, unless the machine is stuck
 
 
 class _Forked(BaseException):
@@ -39,16 +37,13 @@ class Tick(NamedTuple):
 class Watched(Protocol):
     """What the timekeeper looks at, in its own thread; after a look that raised an error again in `retry` seconds."""
 
-    @property
-    def retry(self) -> float: ...
+    retry: float
 
     def begin(self, tick: Tick) -> float | None:
         """Look for the first time, or anew: `Timekeeper.watch` was called; return what `tick` does."""
-        ...
 
     def tick(self, tick: Tick) -> float | None:
         """Look once; return after how many seconds to look again, or None for not before `Timekeeper.watch`."""
-        ...
 
 
 class Timekeeper(KeeperCore):

@@ -15,12 +15,7 @@ from typing import Any
 
 from ebbpool._core.accel import Pool
 
-
-class _Passage(threading.local):
-    items: list[Any] | None = None
-
-
-_here = _Passage()
+_here = threading.local()
 
 
 class QueueView:
@@ -37,7 +32,7 @@ class QueueView:
 
     def put(self, item: Any) -> None:
         """Keep a work item of the standard library for the `_seen` that called its `submit` in this thread."""
-        if _here.items is None:
+        if getattr(_here, "items", None) is None:
             raise RuntimeError("ThreadPoolExecutor.submit cannot be called on an AdaptiveExecutor; call its own submit")
         _here.items.append(item)
 
@@ -91,11 +86,12 @@ def _seen(
     """Show a call to the instrumentation; return its answer, the calls that it wants, and that whose future it is."""
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
-    if _here.items is not None:
+    if getattr(_here, "items", None) is not None:
         # The instrumentation itself submits, or a finaliser does. This thread may hold the standard library's global
         # lock, for which the replaced `submit` would wait.
         return None
-    items = _here.items = []
+    items: list[Any] = []
+    _here.items = items
     try:
         answer = ThreadPoolExecutor.submit(executor, fn, *args, **kwargs)
     finally:
@@ -105,13 +101,7 @@ def _seen(
     return None if own is not None else answer, calls, own
 
 
-def submit(
-    executor: Any,
-    queue: Callable[..., Any],
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
+def submit(executor: Any, queue: Callable[..., Any], fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call `queue(fn, args, kwargs)` with what the instrumentation makes of a call; return its future, or answer."""
     seen = _seen(executor, fn, args, kwargs)
     if seen is None:
