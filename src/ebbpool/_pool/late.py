@@ -122,23 +122,19 @@ class Alarm(ABC):
         self._due = 0.0
         self._teller: threading.Thread | None = None
 
-    def begin(self, tick: Tick) -> float | None:
-        self._due = self._due or tick.now + self.retry
-        return None if self._staffed() is None else max(0.0, self._due - tick.now)
-
     def tick(self, tick: Tick) -> float | None:
-        crew = self._staffed()
-        if crew is None:
-            return None
-        # Also after a look that raises.
-        self._due = tick.now + self.retry
-        delay = self.retry if self._teller is not None and self._teller.is_alive() else self._look(crew)
-        self._due = tick.now + delay
-        return delay
-
-    def _staffed(self) -> Any:
         crew = self._crew()
-        return crew if crew is not None and crew.pool.headcount > 0 else None
+        if crew is None or crew.pool.headcount == 0:
+            return None
+        self._due = self._due or tick.now + self.retry
+        if tick.now >= self._due:
+            # Also after a look that raises.
+            self._due = tick.now + self.retry
+            if self._teller is None or not self._teller.is_alive():
+                self._due = tick.now + self._look(crew)
+        return self._due - tick.now
+
+    begin = tick
 
     def _tell(self, call: Callable[[], None]) -> None:
         # Not here, where all pools would wait for a slow handler, or for good for one that needs a pool.
