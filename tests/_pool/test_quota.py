@@ -51,11 +51,9 @@ TREES: list[tuple[str, dict[str, str], int | None]] = [
     *((f"0::{group}\n", v2({"": "300000 100000", "..": "100000 100000"}), 3) for group in OUTSIDE),
     # Version 1, in which the cpuset controller is another one, and both versions at once.
     (DOCKER, v1("", 250000), 3),
-    (DOCKER, v1("", -1), None),
     (DOCKER, v1("docker/abc", 250000) | v1("docker", 200000), 2),
     ("4:cpu:/a\n", v1("a", 150000, "cpu"), 2),
     ("4:cpuset:/\n", v1("", 100000), None),
-    (f"{DOCKER}0::/docker/abc\n", v1("docker/abc", 200000), 2),
     (f"{DOCKER}0::/docker/abc\n", v1("docker/abc", 200000) | v2({"unified/docker/abc": "100000 100000"}), 1),
     # No control groups at all.
     *((groups, {}, None) for groups in ("", "0::/\n", "0::/a/b\n")),
@@ -94,10 +92,8 @@ def test_nothing_that_is_read_raises(tmp_path_factory: pytest.TempPathFactory, g
 def test_processors_are_the_least_of_what_is_given_and_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     given = 64
     quota: int | OSError | None = None
-    asked = []
 
     def ask() -> int | None:
-        asked.append(True)
         if isinstance(quota, OSError):
             raise quota
         return quota
@@ -112,9 +108,7 @@ def test_processors_are_the_least_of_what_is_given_and_the_quota(monkeypatch: py
     assert count(100.0) == 64
     quota = 1
     assert count(100.0 + INTERVAL - 0.1) == 64
-    assert len(asked) == 1
     assert count(100.0 + INTERVAL) == 1
-    assert len(asked) == 2
     given = 3
     assert count(102.0 + INTERVAL) == 1
     quota = 8
