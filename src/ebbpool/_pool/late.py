@@ -1,7 +1,4 @@
-"""What is late: how late event loops are, and warnings about them and about tasks that run or wait for too long.
-
-A loop is late from the moment a worker wakes it until it comes to what it was woken for.
-"""
+"""How late event loops are to what a worker has woken them for; warnings of that, and of tasks and the queue."""
 
 from __future__ import annotations
 

@@ -139,13 +139,11 @@ class Timekeeper(KeeperCore):
 
     def stop(self) -> None:
         """End the thread, whatever is left to do, and wait for it; it can be started again."""
-        thread = self._latest
-        if thread is None or thread is threading.current_thread():
-            return
-        self._stopping = True
-        self._ring()
-        thread.join()
-        self._stopping = False
+        if self._latest is not None:
+            self._stopping = True
+            self._ring()
+            self._latest.join()
+            self._stopping = False
 
     def _run(self) -> None:
         # From here on, waiting for a pool in this thread is an error: a finaliser, which may run in any thread, would
