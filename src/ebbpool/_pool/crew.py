@@ -221,8 +221,7 @@ class Crew:
         left = (self.threads if self.spill is None else self.threads | self.spill.end()) - own
         for thread in left:
             thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
-            if thread.ended():
-                self.threads.discard(thread)
+        self._strike_off()
         return all(thread.ended() for thread in left)
 
     def part(self, timeout: float | None) -> None:

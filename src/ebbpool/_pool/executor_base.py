@@ -33,8 +33,7 @@ class Unset:
         return "unset"
 
 
-UNSET: Final = Unset()
-"""The value of an argument that was not given, where None has a meaning."""
+UNSET: Final = Unset()  # the value of an argument that was not given, where None has a meaning
 
 
 class Unmade:

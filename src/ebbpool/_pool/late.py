@@ -145,17 +145,15 @@ class Alarm(ABC):
 class SlowTasks(Alarm):
     """Warns of tasks that run, and of a queue whose oldest task waits, for too long."""
 
-    def __init__(self, crew: Any, limit: float) -> None:
-        super().__init__(crew, limit)
-        # The number of the thread, and since when its task has run; None for the queue.
-        self._warned: set[tuple[int | None, float] | None] = set()
+    # The number of the thread, and since when its task has run; None for the queue.
+    _warned: frozenset[tuple[int | None, float] | None] = frozenset()
 
     def _look(self, crew: Any) -> float:
         now = monotonic()
         seen = crew.pool.survey()
         names = {(task.thread.ident, task.since): task.thread.name for task in seen.running if task.thread is not None}
         ages = {None: seen.counts["oldest_wait"]} | {task: now - task[1] for task in names}
-        late = {each for each, age in ages.items() if age >= self.retry}
+        late = frozenset(each for each, age in ages.items() if age >= self.retry)
         if fresh := late - self._warned:
             slow = {name for task, name in names.items() if task in fresh}
             self._tell(functools.partial(self._warn, crew, slow, None in fresh))
@@ -183,9 +181,7 @@ class SlowTasks(Alarm):
 class LateLoops(Alarm):
     """Warns of event loops that are late, and says which thread has computed most since the last look."""
 
-    def __init__(self, crew: Any, limit: float) -> None:
-        super().__init__(crew, limit)
-        self._used: dict[int, float] = {}
+    _used: dict[int, float] | None = None
 
     def _look(self, crew: Any) -> float:
         late, oldest = late_loops(monotonic(), self.retry)

@@ -22,8 +22,7 @@ from ebbpool._core.accel import Pool
 from ebbpool._frames import stacks as stacks_of
 from ebbpool._pool import lifecycle
 
-OVER: Final = "a call that is over"
-"""The name of a task whose function has been let go of; its callbacks may run."""
+OVER: Final = "a call that is over"  # the name of a task whose function has been let go of; its callbacks may run
 CALLERS: Final = ("ebbpool.", "starlette.concurrency", "fastapi.telemetry")
 """How the names of modules begin whose functions call what they are given."""
 GIVEN: Final = ("fn", "func", "function", "iterator")  # how their parameter for that is called
