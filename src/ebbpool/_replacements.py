@@ -8,13 +8,10 @@ _INHERITED: Final = object()
 
 
 class Replacements:
-    """The attributes that have been replaced.
-
-    Attributes:
-        replaced: The owner, the name, the old value and the new one of each.
-    """
+    """The attributes that have been replaced."""
 
     def __init__(self) -> None:
+        # The owner, the name, the old value and the new one of each.
         self.replaced: list[tuple[Any, str, Any, Any]] = []
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
@@ -23,11 +20,7 @@ class Replacements:
         setattr(owner, name, new)
 
     def restore(self) -> None:
-        """Put all replaced attributes back.
-
-        Raises:
-            RuntimeError: Other code has replaced the same attributes since; nothing has changed.
-        """
+        """Put all attributes back; raise RuntimeError, and change nothing, if other code has replaced one since."""
         for owner, name, _, new in self.replaced:
             if vars(owner).get(name) is not new:
                 raise RuntimeError(f"{owner.__name__}.{name} has been replaced since; undo that first")

@@ -36,7 +36,7 @@ from ebbpool._pool.late import lags
 from ebbpool._pool.running import RunningTask
 from ebbpool._pool.stats import Decision, PoolStats
 from ebbpool._pool.threads import WorkerThread, stack_size
-from ebbpool.lane import InterruptingLane, Lane, Within
+from ebbpool.lane import Lane, Within
 from ebbpool.session import Session, end_all
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack, **warnings)
         self._pool = self._crew.pool
         if elsewhere is not None:
-            self._crew.spill_to(*elsewhere)
+            self._crew.spill = spilling.Spill(self._crew, *elsewhere)
         if propagate_context:
             self._pool.carry_context()
         self._apply(settings)
@@ -240,21 +240,19 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         if not isinstance(name, str):
             raise TypeError(f"name must be a string, not {name!r}")
         limit = whole("limit", limit, 1)
-        wait = longest_wait(max_wait)
-        kind = self._lane_type
+        wait = longest_wait(max_wait) or 0.0
         if interrupt:
-            if kind is not Lane:
+            if self._lane_type is not Lane:
                 raise ValueError(
                     f"interrupt must be False, not {interrupt!r}: {type(self).__name__} makes no calls here"
                 )
             sender()
-            kind = InterruptingLane
         with self._crew.settings_lock:
             # A lane that has been collected is in use as long as tasks of it are queued or run.
             used = self._lane_cores.get(name)
             if used is not None and not used.closed and (name in self._lanes or used.admitted > 0):
                 raise ValueError(f"name must be that of no other lane, not {name!r}: that one is in use")
-            lane = self._lanes[name] = kind(self, name, limit, bool(first), 0.0 if wait is None else wait)
+            lane = self._lanes[name] = self._lane_type(self, name, limit, bool(first), wait, bool(interrupt))
             self._lane_cores[name] = lane.core
         return lane
 
@@ -343,7 +341,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
 
         Not among them are threads that `submit` itself starts, as it does in a pool without any.
         """
-        return self._crew.decisions.listed()
+        return list(self._crew.decisions.noted)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until nothing is queued or running, callbacks included.

@@ -11,7 +11,7 @@ from ebbpool._checks import above_zero, finite_seconds, waiting_limit
 from ebbpool._core.accel import ExecutorCore, LaneCore
 from ebbpool._core.scope import Scope, deadlines
 from ebbpool._maps.methods import Maps
-from ebbpool._pool.cancelling import Interrupting, interruptible
+from ebbpool._pool.cancelling import interruptible
 from ebbpool._pool.executor_base import Unmade
 from ebbpool._pool.stats import LaneStats
 
@@ -30,22 +30,29 @@ class Within:
 
     __module__ = "ebbpool"
 
-    def __init__(self, executor: Any, lane: Any, max_wait: float | None, deadline: float | None) -> None:
+    def __init__(
+        self, executor: Any, lane: Any, max_wait: float | None, deadline: float | None, interrupt: bool = False
+    ) -> None:
         if max_wait is None and deadline is None:
             raise TypeError("within needs max_wait, or deadline, or both")
         self._executor = executor
         self._lane = lane
+        self._interrupt = interrupt
         self._max_wait = inf if max_wait is None else above_zero("max_wait", finite_seconds("max_wait", max_wait))
         self._deadline = inf if deadline is None else above_zero("deadline", finite_seconds("deadline", deadline))
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue `fn(*args, **kwargs)`; see `AdaptiveExecutor.submit`. The future may raise `QueueTimeout`."""
+        if self._interrupt:
+            fn = interruptible(fn)
         first = self._lane is not None and self._lane.first
         future: Future[T] = self._executor.hand_in(self._lane, first, fn, args, kwargs, self._scope())
         return future
 
     def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Have `fn(*args, **kwargs)` run, from a running asyncio loop; see `AdaptiveExecutor.run`."""
+        if self._interrupt:
+            fn = interruptible(fn)
         future: asyncio.Future[T] = self._executor.run_in(self._lane, fn, args, kwargs, self._scope())
         return future
 
@@ -63,6 +70,9 @@ class Lane(Maps, ThreadPoolExecutor):
     for another one of the same lane: with the limit reached, the other one would never start.
     """
 
+    _interrupt = False
+    """Whether its tasks are interrupted once they are cancelled, and the calls of its maps, one by one."""
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make one whose attributes raise an error if a subclass forgets to call `__init__`."""
         self = super().__new__(cls)
@@ -70,13 +80,16 @@ class Lane(Maps, ThreadPoolExecutor):
         self.name = self.executor = self.core = unmade
         return self
 
-    def __init__(self, executor: ExecutorCore, name: str, limit: int, first: bool, max_wait: float = 0.0) -> None:
+    def __init__(
+        self, executor: ExecutorCore, name: str, limit: int, first: bool, max_wait: float = 0.0, interrupt: bool = False
+    ) -> None:
         self.name = name
         # An `AdaptiveExecutor`, whose module imports this one.
         self.executor: Any = executor
         # Futures refer to the core only, so that they do not keep the executor alive.
         self.core: LaneCore = LaneCore(executor._pool, limit, first, name=name, max_wait=max_wait)
         self._cancelling = False
+        self._interrupt = interrupt
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue `fn(*args, **kwargs)` in the lane and return its `Future`; see `AdaptiveExecutor.submit`.
@@ -88,17 +101,24 @@ class Lane(Maps, ThreadPoolExecutor):
             RuntimeError: The lane or its pool has been shut down, or the pool has no thread and none can be started.
             BrokenThreadPool: A worker's initializer failed.
         """
+        if self._interrupt:
+            fn = interruptible(fn)
         future: Future[T] = self.executor.hand_in(self.core, self.core.first, fn, args, kwargs)
         return future
 
     def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Have `fn(*args, **kwargs)` run in the lane, from a running asyncio loop; see `AdaptiveExecutor.run`."""
+        if self._interrupt:
+            fn = interruptible(fn)
         future: asyncio.Future[T] = self.executor.run_in(self.core, fn, args, kwargs)
         return future
 
     def within(self, max_wait: float | None = None, *, deadline: float | None = None) -> Within:
         """Return a view of the lane for calls that are useless if late; see `AdaptiveExecutor.within`."""
-        return Within(self.executor, self.core, max_wait, deadline)
+        return Within(self.executor, self.core, max_wait, deadline, self._interrupt)
+
+    def _map(self, fn: Callable[..., Any], *settings: Any) -> Iterator[Any]:
+        return super()._map(interruptible(fn) if self._interrupt else fn, *settings)
 
     def stats(self) -> LaneStats:
         """Return a snapshot of the lane, taken at one moment."""
@@ -153,18 +173,3 @@ class Lane(Maps, ThreadPoolExecutor):
     _discarding: Any = property(lambda self: self._cancelling or self.executor._discarding)
     _broken: Any = property(lambda self: self.executor._broken)
     _thread_name_prefix: Any = property(lambda self: self.executor._thread_name_prefix)
-
-
-class _InterruptingWithin(Interrupting, Within):
-    pass
-
-
-class InterruptingLane(Interrupting, Lane):
-    """A lane whose tasks are interrupted once they are cancelled, and the calls of its maps, one by one."""
-
-    def within(self, max_wait: float | None = None, *, deadline: float | None = None) -> Within:
-        """See `Lane.within`."""
-        return _InterruptingWithin(self.executor, self.core, max_wait, deadline)
-
-    def _map(self, fn: Callable[..., Any], *settings: Any) -> Iterator[Any]:
-        return super()._map(interruptible(fn), *settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ebbpool._monitor.listener import Listener, snapshot
-from ebbpool._pool.dump import dump, dump_on_signal
+from ebbpool._pool.running import dump, dump_on_signal
 
 if TYPE_CHECKING:
     import os

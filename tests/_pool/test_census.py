@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,7 +59,8 @@ class World:
     def measure(self, workers: list[Any], others: list[Any] | None = None, after: float = LONG) -> Asleep | None:
         self.now += after
         self.looked.clear()
-        return self.census.measure(self.now, self.cpu, workers, workers + (others or []), self.busy)
+        self.everyone = workers + (others or [])
+        return self.census.measure(self.now, self.cpu, workers, self.busy)
 
 
 @pytest.fixture
@@ -66,6 +68,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.setattr(census, "seconds_of", world.used.get)
     monkeypatch.setattr(census, "place_of", world.place_of)
+    monkeypatch.setattr(census, "threading", SimpleNamespace(enumerate=lambda: world.everyone))
     return world
 
 
@@ -179,3 +182,25 @@ def test_where_the_kernel_hides_it_a_thread_that_does_not_run_waits_for_a_lock(
     assert census.place_of(77) is Place.LOCK
     states[b"stat"] = b"77 (a (strange) name) R 1 2"
     assert census.place_of(77) is Place.RUNNING
+
+
+def test_workers_are_sorted_by_what_their_tasks_do(world: World) -> None:
+    first, second, third, unclocked = world.thread(1, 2, place=Place.LOCK) + world.thread(3, 4, place=Place.OUTSIDE)
+    del world.used[4]
+    tasks = [SimpleNamespace(thread=one, since=990.0, blocked=False) for one in (first, second, third)]
+    pool: Any = SimpleNamespace(survey=lambda: SimpleNamespace(running=tasks))
+
+    def sort(after: float, *computing: int) -> tuple[int, ...]:
+        world.now += after
+        world.compute(after, *computing)
+        return world.census.sort(world.now, pool)
+
+    assert sort(1.0) == (3, 0, 0), "who waits for a moment is not told apart"
+    assert sort(census.LONG, 1) == (0, 1, 2)
+    assert sort(1.1 * STILL, 1, 3) == (1, 1, 1), "one that has run again"
+    tasks[0].since = world.now
+    assert sort(1.1 * STILL, 1) == (1, 0, 2), "its next task is a quick one again"
+    tasks[1].blocked, tasks[2].thread = True, None
+    tasks.append(SimpleNamespace(thread=unclocked, since=world.now, blocked=False))
+    assert sort(0.9 * census.LONG, 1) == (2, 0, 0)
+    assert sort(census.LONG) == (0, 1, 1), "where threads have no clocks, seconds count"

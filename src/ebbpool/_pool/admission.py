@@ -1,9 +1,4 @@
-"""How many workers may run at once: as few as serve the processors, and fewer in an overloaded pool.
-
-`Admission`: as few run as keep the processors, or the GIL, busy: more make all threads wait longer, and add nothing.
-`Restraint`: in an overloaded pool as few as still get the same work done; the others only move the queue to where no
-`max_wait` ends a wait. docs/design/growth.md has both rules in full, and the reasons.
-"""
+"""How many workers may run at once: two rules, which docs/design/growth.md has in full, and the reasons."""
 
 from __future__ import annotations
 
@@ -16,39 +11,21 @@ from ebbpool._pool.census import Workers
 from ebbpool._pool.sizing import CREW, STALL, STALL_PAUSE, WINDOW
 from ebbpool._pool.timekeeper import Tick
 
-QUEUE: Final = 0.0007
-"""Looks that wait longer than this on average (seconds) show that threads queue for the GIL or for processors."""
-ONE: Final = 0.96
-MORE: Final = 1.25
-"""They queue for the GIL if the process uses from `ONE` to `MORE` processors: with the GIL it can use little more."""
-FULL: Final = 0.9
-"""They queue for processors if the process uses this share of all it has."""
-TURN: Final = 0.005
-OWN: Final = 0.35
-"""Seconds that a turn of the GIL takes where it has to be asked for. Looks that wait longer on average show a queue,
-though other processes have the processors, if this process uses at least `OWN` of one: otherwise nothing of it is in
-the way."""
-SLACK: Final = 0.9
-"""A process that uses less than this share of one processor leaves the GIL idle now and then."""
-PUNCTUAL: Final = 0.00025
-ROOM: Final = 0.85
-"""Looks that wait less than `PUNCTUAL` seconds on average find the GIL free, and less than `ROOM` of the processors in
-use leaves room for one more worker."""
-LOOKS: Final = 3
-"""How many looks a window has at least, for an average of their waits; fewer do if these waited for `WINDOW`."""
-RETRY: Final = 0.5
-"""Seconds for which it is kept in mind that fewer workers left the GIL, or a processor, idle."""
-LONG: Final = 0.05
-"""Seconds of processor time after which a task no longer holds others up."""
+QUEUE: Final = 0.0007  # looks that wait longer on average (seconds) show that threads queue for the GIL or processors
+ONE: Final = 0.96  # least processors in use where threads queue for the GIL
+MORE: Final = 1.25  # most processors in use there: with the GIL a process can use little more
+FULL: Final = 0.9  # share of all processors in use where threads queue for those
+TURN: Final = 0.005  # seconds that a turn of the GIL takes; looks that wait longer show a queue for it in any case
+OWN: Final = 0.35  # least processors in use there: otherwise nothing of this process is in the way
+SLACK: Final = 0.9  # a process that uses less than this of one processor leaves the GIL idle now and then
+PUNCTUAL: Final = 0.00025  # looks that wait less on average (seconds) find the GIL free
+ROOM: Final = 0.85  # share of the processors in use below which there is room for one more worker
+LOOKS: Final = 3  # how many looks a window has at least; fewer do if these waited for `WINDOW`
+RETRY: Final = 0.5  # seconds for which it is kept in mind that fewer workers left the GIL, or a processor, idle
 
 
 class Admission:
-    """What one pool remembers from look to look. Used by one thread at a time.
-
-    Attributes:
-        quick: How many workers may run at a time, those with a long task left out; `ALL` where nobody is held back.
-        idle: Whether nobody is held back, and the process computed little in the last window.
-    """
+    """Few run, so that they keep the processors, or the GIL, busy: more make all wait longer. Used by one thread."""
 
     def __init__(self, gil: bool) -> None:
         self._gil = gil
@@ -56,9 +33,11 @@ class Admission:
 
     def rest(self) -> None:
         """Forget what was seen: no task has waited for a while."""
+        # How many may run at a time, those with a long task left out; `ALL` where nobody is held back.
         self.quick = ALL
         self._begun = self._cpu = self._late = self._moved = self._raised = 0.0
         self._floor = 1
+        # Whether nobody is held back, and the process computed little in the last window.
         self.idle = False
         self._taken = -1
         self._looks = 0
@@ -69,10 +48,7 @@ class Admission:
         return f"{self._short} the bottleneck: {self.quick} may run at a time"
 
     def decide(self, tick: Tick, cpus: int, taken: int, count: Callable[[], Workers]) -> int:
-        """Return how many workers may have a task in hand, `ALL` for as many as there are.
-
-        So many tasks were `taken` so far. `count()` counts the workers that have one in hand, which takes time.
-        """
+        """Return how many workers may have a task in hand; `count()` counts those that have, which takes time."""
         if self._taken < 0:
             self._begun, self._cpu, self._moved = tick.now, tick.cpu, tick.now
         else:
@@ -119,33 +95,22 @@ class Admission:
             self._short = short
 
 
-WATCH: Final = 1.0
-"""Seconds for which the queue stands until something is tried; what all workers get done meanwhile is the measure."""
-SPAN: Final = 0.25
-ENOUGH: Final = 50
-"""A trial is counted for `SPAN` seconds at least, and until `ENOUGH` tasks have ended, one for each worker at least:
-they may all begin and end at the same moments."""
-SAME: Final = 0.9
-BETTER: Final = 1.2
-"""Fewer workers get as much done if it is `SAME` of what all of them did; twice as many are worth having if they get
-`BETTER` times as much done."""
-STOPPED: Final = 0.3
-STUCK: Final = 0.25
-"""So small a share, or no task that ends for `STUCK` seconds, means that the workers that run wait for something that
-held-back ones have, such as a lock."""
-TRIAL: Final = 4.0
-"""Seconds after which a trial has failed in any case."""
-SHORT: Final = 0.2
-"""Tasks that run for this share of `max_wait` or less, on average, leave nothing to gain."""
-LENGTHY: Final = 2.0
-"""Seconds in which a task has to end, on average, or a trial would see none."""
-HOLD: Final = 5.0
-LONGEST: Final = 60.0
-"""Seconds until something is tried again after a trial that did not pay: each time twice as many, up to `LONGEST`."""
+WATCH: Final = 1.0  # seconds for which the queue stands, and what ends is counted, until something is tried
+SPAN: Final = 0.25  # least seconds for which a trial is counted
+ENOUGH: Final = 50  # least tasks that end in a trial, and one for each worker: they may all end together
+SAME: Final = 0.9  # fewer workers get as much done if it is this share of what all of them did
+BETTER: Final = 1.2  # twice as many are worth having if they get so many times as much done
+STOPPED: Final = 0.3  # a share of the rate before that shows that workers wait for held-back ones, at a lock perhaps
+STUCK: Final = 0.25  # seconds without the end of a task that show the same
+TRIAL: Final = 4.0  # seconds after which a trial has failed in any case
+SHORT: Final = 0.2  # tasks that run for this share of `max_wait` or less, on average, leave nothing to gain
+LENGTHY: Final = 2.0  # seconds in which a task has to end, on average, or a trial would see none
+HOLD: Final = 5.0  # seconds until something is tried again after a trial that did not pay; twice as many each time
+LONGEST: Final = 60.0  # most seconds until then
 
 
 class Restraint:
-    """What one overloaded pool remembers from look to look, and how many workers at `most` may have a task in hand."""
+    """In an overloaded pool, `most` workers have a task in hand: as few as still get the same work done."""
 
     def __init__(self) -> None:
         self.most = self._good = ALL
@@ -171,10 +136,7 @@ class Restraint:
         return f"the pool is overloaded, and more workers got no more done: {self.most} may be used"
 
     def decide(self, now: float, ended: int, used: int, full: bool, max_wait: float) -> int:
-        """Return how many workers may have a task in hand, `ALL` for as many as there are.
-
-        So many tasks have `ended` so far, `used` workers have one in hand, and `full` says that no more may be started.
-        """
+        """Return how many workers may have a task in hand; `used` have one, and if `full` no more may be started."""
         if ended > self._ended or self.most == ALL:
             self._moved = now
         self._ended = ended

@@ -163,13 +163,3 @@ def interruptible(fn: Any) -> Any:
     if not callable(fn) or str(getattr(fn, "__module__", "")).startswith("ebbpool."):
         return fn
     return Interruptible(fn)
-
-
-class Interrupting:
-    """A mix-in for what has `submit` and `run`: their calls may be interrupted."""
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return super().submit(interruptible(fn), *args, **kwargs)  # type: ignore[misc]  # of the class this is added to
-
-    def run(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return super().run(interruptible(fn), *args, **kwargs)  # type: ignore[misc]  # of the class this is added to

@@ -12,21 +12,17 @@ from enum import Enum
 from math import inf
 from typing import Final, NamedTuple
 
+from ebbpool._core.accel import Pool
 from ebbpool._pool.sizing import WINDOW, Asleep
 
-LEAST: Final = 0.002
-COST: Final = 300e-6
-"""Seconds between two counts: `LEAST`, and `COST` for each thread that was looked up, twenty times what that takes."""
-CLOCK_COST: Final = 20e-6
-"""Seconds between two comparisons for every thread of the process: twenty times what it takes to read its clock."""
-STILL: Final = 0.006
-"""A thread that has not run for so many seconds does not wait for the GIL: a thread that does wakes every 5 ms."""
-LITTLE: Final = 0.1
-"""Threads that use less than this share of one processor do not compute, unless all processors are in use."""
-OWN: Final = 0.25
-MOST: Final = 0.5
-"""What uses this share of the process's processor time may hold the locks that workers wait for: `OWN` if it is other
-workers, `MOST` if it is threads without Python (a library's own). Python threads that use `MOST` may hold the GIL."""
+LEAST: Final = 0.002  # least seconds between two counts
+COST: Final = 300e-6  # seconds between them for each thread that was looked up: twenty times what that takes
+CLOCK_COST: Final = 20e-6  # seconds between two comparisons for each thread: twenty times what reading its clock takes
+STILL: Final = 0.006  # a thread that has not run for so many seconds does not wait for the GIL, or it would have woken
+LITTLE: Final = 0.1  # threads that use less of one processor do not compute, unless all processors are in use
+OWN: Final = 0.25  # workers that use this share of the processor time may hold the locks that others wait for
+MOST: Final = 0.5  # the same for threads without Python (a library's own); Python threads that use it may hold the GIL
+LONG: Final = 0.05  # seconds of processor time after which a task no longer holds others up
 
 
 class Place(Enum):
@@ -46,16 +42,13 @@ class Workers(NamedTuple):
 
 
 class _Sight(NamedTuple):
-    """What was seen of a thread: its clock, since when that stands still, and its place, where that was looked up.
+    """What was seen of a thread."""
 
-    For a worker that is sorted also its task, known by when that was taken, and the clock at first.
-    """
-
-    used: float
-    since: float
-    place: Place = Place.RUNNING
-    task: float = 0.0
-    begun: float = 0.0
+    used: float  # its clock
+    since: float  # since when that stands still
+    place: Place = Place.RUNNING  # where that was looked up
+    task: float = 0.0  # when the task of a worker that is sorted was taken
+    begun: float = 0.0  # and its clock at first
 
 
 class Census:
@@ -67,76 +60,58 @@ class Census:
         self._looked_up = self._clocks = 0
         self._asleep: Asleep | None = None
         self._cpu = 0.0
-        self._workers: dict[int, float] = {}
-        self._others: dict[int, float] = {}
+        self._before: dict[int, float] = {}
         self._patience = 0.0
         self._sorted = -inf
         self._rest = 0.0
         self._tasks: dict[int, _Sight] = {}
         self._in_hand = Workers(0, 0, 0)
 
-    def sort(self, now: float, spans: Iterable[tuple[threading.Thread, float]], long: float) -> Workers:
-        """Count workers by what their tasks do, anew if it is time to.
+    def sort(self, now: float, pool: Pool) -> Workers:
+        """Count the workers of `pool` by what their tasks do, anew if it is time to; without those blocked on it.
 
         One that has not run for `STILL` and waits for something is asleep, no matter who holds that: it takes no
         processor from anybody. Who waits for a shorter time runs again before anything can follow from it.
-
-        Args:
-            now: The time, in seconds.
-            spans: The threads that have a task in hand, each with the time since when.
-            long: Seconds of processor time, or just seconds where threads have no clocks, from which on a task is long.
         """
         if now - self._sorted < self._rest:
             return self._in_hand
         self._sorted = now
-        looked_up = 0
+        looked_up = running = longest = asleep = 0
         tasks = {}
-        running = longest = asleep = 0
-        for thread, since in spans:
-            tid = thread.native_id
-            used = None if tid is None else seconds_of(tid)
-            if tid is None or used is None:
-                longest += now - since >= long
-                running += now - since < long
+        for task in pool.survey().running:
+            if task.thread is None or task.blocked:
                 continue
+            tid = task.thread.native_id or 0
+            clock = seconds_of(tid)
+            # Where threads have no clocks, seconds count.
+            used = now if clock is None else clock
             seen = self._tasks.get(tid)
-            if seen is None or seen.task != since:
-                seen = _Sight(used, now, task=since, begun=used)
+            if seen is None or seen.task != task.since or clock is None:
+                seen = _Sight(used, now, task=task.since, begun=task.since if clock is None else clock)
             elif seen.used != used:
-                seen = _Sight(used, now, task=since, begun=seen.begun)
+                seen = _Sight(used, now, task=task.since, begun=seen.begun)
             elif seen.place is Place.RUNNING and now - seen.since >= STILL:
                 looked_up += 1
                 seen = seen._replace(place=place_of(tid))
             tasks[tid] = seen
             waits = seen.place is not Place.RUNNING
             asleep += waits
-            longest += not waits and used - seen.begun >= long
-            running += not waits and used - seen.begun < long
+            longest += not waits and used - seen.begun >= LONG
+            running += not waits and used - seen.begun < LONG
         self._tasks = tasks
         self._rest = max(CLOCK_COST * len(tasks), COST * looked_up)
         self._in_hand = Workers(running, longest, asleep)
         return self._in_hand
 
-    def measure(
-        self,
-        now: float,
-        cpu: float,
-        threads: Iterable[threading.Thread],
-        everyone: Iterable[threading.Thread],
-        busy: bool,
-    ) -> Asleep | None:
-        """Return what the last count of the crew's `threads` has found, anew if it is time to.
-
-        `cpu` is what the process has used so far, `everyone` all its Python threads; `busy`: processors, or the GIL,
-        are short.
-        """
+    def measure(self, now: float, cpu: float, threads: Iterable[threading.Thread], busy: bool) -> Asleep | None:
+        """Return what the last count of the crew's `threads` has found, anew if it is time to; None if unknown."""
         if now - self._counted < max(LEAST, COST * self._looked_up):
             return self._asleep
         self._counted = now
         self._looked_up = 0
         sights = self._sights = {tid: self._sight(tid, used, now) for tid, used in clocks_of(threads).items()}
         if now - self._compared >= max(WINDOW, CLOCK_COST * self._clocks):
-            self._compare(now, cpu, everyone, busy)
+            self._compare(now, cpu, busy)
         places = [sight.place for sight in sights.values()]
         still = [sight for sight in sights.values() if now - sight.since >= self._patience]
         in_locks = sum(sight.place is Place.LOCK for sight in still)
@@ -155,19 +130,18 @@ class Census:
         self._looked_up += 1
         return _Sight(used, since, place_of(tid))
 
-    def _compare(self, now: float, cpu: float, everyone: Iterable[threading.Thread], busy: bool) -> None:
+    def _compare(self, now: float, cpu: float, busy: bool) -> None:
         """Find out which threads compute; set how long a worker must have waited for a lock to count as asleep."""
         elapsed, total = now - self._compared, cpu - self._cpu
-        clocks = clocks_of(everyone)
+        clocks = {tid: sight.used for tid, sight in self._sights.items()} | clocks_of(threading.enumerate())
         self._clocks = len(clocks)
-        workers = {tid: clocks.pop(tid, sight.used) for tid, sight in self._sights.items()}
         # What a new worker has used to start is no sign that it computes.
-        own = sum(used - self._workers.get(tid, used) for tid, used in workers.items())
-        came = sum(used for tid, used in workers.items() if tid not in self._workers)
-        others = sum(used - self._others.get(tid, used) for tid, used in clocks.items())
+        own = sum(clocks[tid] - self._before.get(tid, clocks[tid]) for tid in self._sights)
+        came = sum(clocks[tid] for tid in self._sights if tid not in self._before)
+        others = sum(used - self._before.get(tid, used) for tid, used in clocks.items()) - own
         rest = total - own - came - others
         little = 0.0 if busy else LITTLE * elapsed
-        self._compared, self._cpu, self._workers, self._others = now, cpu, workers, clocks
+        self._compared, self._cpu, self._before = now, cpu, clocks
         if elapsed == inf:
             self._patience = 0.0
         elif own > max(OWN * total, little) or rest > max(MOST * total, little):

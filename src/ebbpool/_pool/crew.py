@@ -7,22 +7,20 @@ import itertools
 import logging
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor
 from concurrent.futures.thread import BrokenThreadPool
 from math import inf
 from time import monotonic
 from typing import Any
 
 from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker, current_worker
-from ebbpool._interpreter import GIL_ENABLED, processors
+from ebbpool._interpreter import GIL_ENABLED, available_cpus
 from ebbpool._pool import lifecycle
-from ebbpool._pool.admission import LONG, Admission, Restraint
+from ebbpool._pool.admission import Admission, Restraint
 from ebbpool._pool.cancelling import Interruptible
-from ebbpool._pool.census import Census, Workers, reader
+from ebbpool._pool.census import Census, reader
 from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
-from ebbpool._pool.running import RunningTask, running
+from ebbpool._pool.running import RunningTask, described, running
 from ebbpool._pool.sizing import CREW, MEMORY, TICK, Sample, Sizing
 from ebbpool._pool.spill import Spill
 from ebbpool._pool.stats import Decisions
@@ -30,16 +28,11 @@ from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
-RETRY = 0.05
-"""Seconds until the next look after one that raised an error."""
-GIVE_UP = 1.0
-"""Seconds for which the system may refuse threads until the tasks fail that no worker will take."""
-WIDEN = 0.05
-"""If calls that go on with something wait at the ceiling, and no task is taken for so many seconds, a thread comes."""
-HELD_TICK = 0.005
-"""Seconds between looks at a pool that holds workers back: each takes the GIL from those that compute."""
-CEILING_TICK = 0.01
-"""Seconds between looks at a pool that may not grow and holds no worker back; the looks keep its clock right."""
+RETRY = 0.05  # seconds until the next look after one that raised an error
+GIVE_UP = 1.0  # seconds for which the system may refuse threads until the tasks fail that no worker will take
+WIDEN = 0.05  # seconds without a task taken, at the ceiling, after which one more thread may serve calls that go on
+HELD_TICK = 0.005  # seconds between looks at a pool that holds workers back: each takes the GIL from those that compute
+CEILING_TICK = 0.01  # the same for one that may not grow, and holds nobody back: the looks keep its clock right
 
 _numbers = itertools.count(1)
 
@@ -90,7 +83,7 @@ class Crew:
 
     def forget(self) -> None:
         """Begin anew, as a new pool does, and one in a forked child."""
-        self.pool.crowd = processors.count(monotonic()) + CREW
+        self.pool.crowd = available_cpus() + CREW
         self.decisions = Decisions()
         self._sizing = Sizing()
         self._admission = Admission(GIL_ENABLED)
@@ -105,12 +98,8 @@ class Crew:
         self._taken_at = -inf
         self.settings_lock = threading.Lock()
         self._expected: dict[Worker, WorkerThread] = {}
-        self._ending: deque[threading.Thread] = deque()
+        self._ending: set[threading.Thread] = set()
         self._alarms = [kind(self, limit) for kind, limit in self._warnings if limit is not None]
-
-    def spill_to(self, target: Executor, after: float) -> None:
-        """Have marked tasks go to `target` once they have waited for `after` seconds; before the first task."""
-        self.spill = Spill(self, target, after)
 
     def serve(self, owner: object) -> None:
         """Close the pool when nothing refers to `owner` any more; queued tasks still run."""
@@ -166,16 +155,10 @@ class Crew:
             self.pool.unreserve(searching, None, False)
 
     def _strike_off(self) -> None:
-        for _ in range(len(self._ending)):
-            try:
-                thread = self._ending.popleft()
-            except IndexError:
-                # Another thread empties the deque at the same time.
-                return
-            if thread.is_alive():
-                self._ending.append(thread)
-            else:
+        for thread in list(self._ending):
+            if not thread.is_alive():
                 self.threads.discard(thread)
+                self._ending.discard(thread)
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Have `call()` called in the timekeeper's thread; raise RuntimeError if there can be none."""
@@ -192,22 +175,19 @@ class Crew:
             return
         try:
             if self._initialize(worker):
-                self._serve(worker)
+                try:
+                    worker.run()
+                except BaseException as error:
+                    # Another thread raised an error in this one, between two tasks.
+                    LOGGER.critical("Exception in worker", exc_info=True)
+                    self.pool.dismiss(worker, error)
                 self._finalize()
         finally:
             # The thread stays in `threads` until it has ended: it has yet to drop its thread-local objects, and `join`
             # waits for that too.
-            self._ending.append(threading.current_thread())
+            self._ending.add(threading.current_thread())
             if self.pool.headcount == 0:
                 timekeeper.consider(*self._alarms)
-
-    def _serve(self, worker: Worker) -> None:
-        try:
-            worker.run()
-        except BaseException as error:
-            # Another thread raised an error in this one, between two tasks.
-            LOGGER.critical("Exception in worker", exc_info=True)
-            self.pool.dismiss(worker, error)
 
     def _initialize(self, worker: Worker) -> bool:
         if self.initializer is None:
@@ -238,15 +218,11 @@ class Crew:
         # Wait for the count of workers first: one with a reserved place may have no thread in `threads` yet.
         if not self.pool.await_idle(-1.0 if timeout is None else timeout, None, len(self.threads & own)):
             return False
-        for thread in self.threads - own:
+        left = (self.threads if self.spill is None else self.threads | self.spill.end()) - own
+        for thread in left:
             thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
-            if thread.ended():
-                self.threads.discard(thread)
-        if self.spill is not None and not self.spill.end(
-            None if deadline is None else max(0.0, deadline - monotonic())
-        ):
-            return False
-        return not self.threads - own
+        self._strike_off()
+        return all(thread.ended() for thread in left)
 
     def part(self, timeout: float | None) -> None:
         """Have the timekeeper end if no pool needs it, and wait for that: `timeout` or `PATIENCE` seconds at most."""
@@ -262,11 +238,7 @@ class Crew:
 
     def report(self) -> str:
         """Return a text on what still runs, and on how many tasks are stranded."""
-        lines = [
-            f"{'away at ' if task.away else ''}{task.thread}: {task.name}, "
-            + (f"sent {task.seconds:.1f} s ago\n" if task.away else f"running for {task.seconds:.1f} s\n{task.stack}")
-            for task in self.running(True)
-        ]
+        lines = [described(task) for task in self.running(True)]
         stranded = self.pool.stranded()
         if not stranded:
             return "these tasks are still running:\n" + "\n".join(lines)
@@ -307,7 +279,7 @@ class Crew:
             self._stuck = inf
         if self.spill is not None:
             self.spill.look(tick.now)
-        cpus = processors.count(tick.now)
+        cpus = available_cpus()
         self.pool.crowd = cpus + CREW
         allowed = self._admit(tick, seen, cpus)
         if seen.queued == 0 and not self.pool.covered:
@@ -340,8 +312,7 @@ class Crew:
     def _grow(self, tick: Tick, before: Tick, seen: Snapshot, taken: int, allowed: int, cpus: int) -> None:
         asleep = None
         if self._sizing.asks and seen.workers - seen.blocked < allowed:
-            threads = self.threads, threading.enumerate()
-            asleep = self._census.measure(tick.now, tick.cpu, *threads, self._sizing.busy)
+            asleep = self._census.measure(tick.now, tick.cpu, self.threads, self._sizing.busy)
         sample = Sample(
             queued=seen.queued,
             taken=seen.taken - taken,
@@ -380,12 +351,7 @@ class Crew:
     def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
         """Tell the pool how many workers may run at a time; return that."""
         pool = self.pool
-
-        def count() -> Workers:
-            running = pool.survey().running
-            spans = [(task.thread, task.since) for task in running if task.thread is not None and not task.blocked]
-            return self._census.sort(tick.now, spans, LONG)
-
+        count = functools.partial(self._census.sort, tick.now, pool)
         allowed = ALL if pool.max_queue == 0 else self._admission.decide(tick, cpus, seen.taken, count)
         if pool.stands(tick.now):
             most, used = self._restraint.most, seen.workers - seen.blocked - seen.idle
@@ -421,8 +387,6 @@ class Crew:
 
 # Compiled functions have neither code objects nor frames.
 _BELOW = frozenset(
-    run.__code__
-    for run in (Crew._work, Crew._serve, Worker.run, Probe.__call__, Interruptible.__call__)
-    if hasattr(run, "__code__")
+    run.__code__ for run in (Crew._work, Worker.run, Probe.__call__, Interruptible.__call__) if hasattr(run, "__code__")
 )
 """The code that runs below a task in the thread of a worker."""

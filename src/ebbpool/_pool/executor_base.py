@@ -33,8 +33,7 @@ class Unset:
         return "unset"
 
 
-UNSET: Final = Unset()
-"""The value of an argument that was not given, where None has a meaning."""
+UNSET: Final = Unset()  # the value of an argument that was not given, where None has a meaning
 
 
 class Unmade:
@@ -113,9 +112,7 @@ class ExecutorBase(ExecutorCore):
         # A callback of a task that was away runs in a thread of the other executor.
         return self._pool.runs_here() or spill.finishes_here(self._pool)
 
-    def _instrumented(
-        self, queue: Callable[..., Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _instrumented(self, queue: Callable[..., Any], fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return tracing.submit(self, queue, fn, args, kwargs)
 
     def _forget_delayed(self, future: Any) -> None:

@@ -1,7 +1,4 @@
-"""What is late: how late event loops are, and warnings about them and about tasks that run or wait for too long.
-
-A loop is late from the moment a worker wakes it until it comes to what it was woken for.
-"""
+"""How late event loops are to what a worker has woken them for; warnings of that, and of tasks and the queue."""
 
 from __future__ import annotations
 
@@ -15,17 +12,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from time import monotonic
+from typing import Any
 
 from ebbpool._core.accel import LAGS, SPELL, SPELLS, Mailbox
 from ebbpool._frames import stacks
 from ebbpool._pool.census import LITTLE, clocks_of
-from ebbpool._pool.lifecycle import Registered, tell
+from ebbpool._pool.lifecycle import tell
 from ebbpool._pool.running import called_name
 from ebbpool._pool.timekeeper import Tick
 
 LOGGER = logging.getLogger("concurrent.futures")
-LEAST = 0.01
-"""Least seconds between two looks for loops that are late."""
+LEAST = 0.01  # least seconds between two looks for loops that are late
 
 
 @dataclass(frozen=True)
@@ -55,10 +52,7 @@ _told: weakref.WeakKeyDictionary[Mailbox, float] = weakref.WeakKeyDictionary()
 
 
 def register(mailbox: Mailbox, runs: Callable[[], bool] = lambda: True) -> None:
-    """Have a mailbox of a loop in the calling thread read by `lags` as long as it lives.
-
-    `runs` tells whether the loop is running: nobody waits for one that is not.
-    """
+    """Have a mailbox of a loop in the calling thread read by `lags`; nobody waits for a loop that no longer `runs`."""
     mailboxes, key = _mailboxes, id(mailbox)
     reference = weakref.ref(mailbox, lambda _: mailboxes.pop(key, None))
     _mailboxes[key] = threading.current_thread(), reference, runs
@@ -98,10 +92,7 @@ def _at(share: float, spread: Iterable[int]) -> float:
 
 
 def late_loops(now: float, limit: float) -> tuple[list[tuple[threading.Thread, float]], float]:
-    """Return the threads of loops for which a result has waited `limit` seconds, with the wait, each time once.
-
-    The second value is the longest wait for one of the other loops.
-    """
+    """Return the threads of loops that are late, with the wait, each time once; and the longest wait for another."""
     found = []
     oldest = 0.0
     for thread, mailbox, runs in _alive():
@@ -120,7 +111,7 @@ def late_loops(now: float, limit: float) -> tuple[list[tuple[threading.Thread, f
 class Alarm(ABC):
     """A look at one pool that comes again and again, as long as the pool has threads: `Watched` by the timekeeper."""
 
-    def __init__(self, crew: Registered, limit: float) -> None:
+    def __init__(self, crew: Any, limit: float) -> None:
         # Weakly, for the crew holds this.
         self._crew = weakref.ref(crew)
         # Seconds after which something is late.
@@ -128,84 +119,61 @@ class Alarm(ABC):
         self._due = 0.0
         self._teller: threading.Thread | None = None
 
-    def begin(self, tick: Tick) -> float | None:
-        self._due = self._due or tick.now + self.retry
-        return None if self._staffed() is None else max(0.0, self._due - tick.now)
-
     def tick(self, tick: Tick) -> float | None:
-        crew = self._staffed()
-        if crew is None:
-            return None
-        # Also after a look that raises.
-        self._due = tick.now + self.retry
-        delay = self.retry if self._teller is not None and self._teller.is_alive() else self._look(crew)
-        self._due = tick.now + delay
-        return delay
-
-    def _staffed(self) -> Registered | None:
         crew = self._crew()
-        return crew if crew is not None and crew.pool.headcount > 0 else None
+        if crew is None or crew.pool.headcount == 0:
+            return None
+        self._due = self._due or tick.now + self.retry
+        if tick.now >= self._due:
+            # Also after a look that raises.
+            self._due = tick.now + self.retry
+            if self._teller is None or not self._teller.is_alive():
+                self._due = tick.now + self._look(crew)
+        return self._due - tick.now
+
+    begin = tick
 
     def _tell(self, call: Callable[[], None]) -> None:
         # Not here, where all pools would wait for a slow handler, or for good for one that needs a pool.
         self._teller = tell("ebbpool-warnings", call)
 
     @abstractmethod
-    def _look(self, crew: Registered) -> float:
+    def _look(self, crew: Any) -> float:
         """Have what is late told of; return in how many seconds something may be late next."""
 
 
 class SlowTasks(Alarm):
     """Warns of tasks that run, and of a queue whose oldest task waits, for too long."""
 
-    def __init__(self, crew: Registered, limit: float) -> None:
-        super().__init__(crew, limit)
-        # The number of the thread, and since when its task has run.
-        self._warned: set[tuple[int | None, float]] = set()
-        self._crowded = False
+    # The number of the thread, and since when its task has run; None for the queue.
+    _warned: frozenset[tuple[int | None, float] | None] = frozenset()
 
-    def _look(self, crew: Registered) -> float:
+    def _look(self, crew: Any) -> float:
         now = monotonic()
         seen = crew.pool.survey()
-        tasks = {(task.thread.ident, task.since): task.thread.name for task in seen.running if task.thread is not None}
-        self._warned.intersection_update(tasks)
-        fresh = {task for task in tasks if now - task[1] >= self.retry} - self._warned
-        waited = seen.counts["oldest_wait"]
-        crowded = waited >= self.retry
-        told = self._crowded or not crowded
-        if fresh or not told:
-            self._tell(functools.partial(self._warn, crew, {tasks[task] for task in fresh}, not told))
-        self._warned |= fresh
-        self._crowded = crowded
-        ages = [now - since for _, since in tasks.keys() - self._warned]
-        if not crowded:
-            ages.append(waited)
-        return max(0.0, self.retry - max(ages, default=0.0))
+        names = {(task.thread.ident, task.since): task.thread.name for task in seen.running if task.thread is not None}
+        ages = {None: seen.counts["oldest_wait"]} | {task: now - task[1] for task in names}
+        late = frozenset(each for each, age in ages.items() if age >= self.retry)
+        if fresh := late - self._warned:
+            slow = {name for task, name in names.items() if task in fresh}
+            self._tell(functools.partial(self._warn, crew, slow, None in fresh))
+        self._warned = late
+        return max(0.0, self.retry - max((ages[each] for each in ages.keys() - late), default=0.0))
 
-    def _warn(self, crew: Registered, names: set[str], crowded: bool) -> None:
-        for task in crew.running(True) if names else ():
-            if task.thread in names and task.seconds >= self.retry:
-                lane = f", lane {task.lane!r}," if task.lane is not None else ""
-                LOGGER.warning(
-                    "%s in pool %r%s has been running for %.1f s on %s:\n%s",
-                    task.name,
-                    crew.name,
-                    lane,
-                    task.seconds,
-                    task.thread,
-                    task.stack,
-                )
-        if not crowded:
-            return
+    def _warn(self, crew: Any, threads: set[str], crowded: bool) -> None:
+        for task in crew.running(True) if threads else ():
+            if task.thread in threads and task.seconds >= self.retry:
+                place = f"pool {crew.name!r}" + (f", lane {task.lane!r}," if task.lane is not None else "")
+                told = task.name, place, task.seconds, task.thread, task.stack
+                LOGGER.warning("%s in %s has been running for %.1f s on %s:\n%s", *told)
         seen = crew.pool.survey(True)
-        oldest = seen.oldest
-        if oldest is not None:
+        if crowded and seen.oldest is not None:
             LOGGER.warning(
                 "%d tasks are waiting in pool %r; the oldest, %s, has waited %.1f s; the pool %s",
                 seen.counts["queued"],
                 crew.name,
-                called_name(*oldest.call),
-                monotonic() - oldest.since,
+                called_name(*seen.oldest.call),
+                monotonic() - seen.oldest.since,
                 crew.decisions.last() or "has not grown",
             )
 
@@ -213,11 +181,9 @@ class SlowTasks(Alarm):
 class LateLoops(Alarm):
     """Warns of event loops that are late, and says which thread has computed most since the last look."""
 
-    def __init__(self, crew: Registered, limit: float) -> None:
-        super().__init__(crew, limit)
-        self._used: dict[int, float] = {}
+    _used: dict[int, float] | None = None
 
-    def _look(self, crew: Registered) -> float:
+    def _look(self, crew: Any) -> float:
         late, oldest = late_loops(monotonic(), self.retry)
         # This thread's own looking is left out.
         threads = [each for each in threading.enumerate() if each is not threading.current_thread()]
@@ -234,7 +200,7 @@ class LateLoops(Alarm):
         return max(self.retry - oldest, LEAST)
 
     def _told(
-        self, crew: Registered, late: threading.Thread, seconds: float, busiest: threading.Thread | None, share: float
+        self, crew: Any, late: threading.Thread, seconds: float, busiest: threading.Thread | None, share: float
     ) -> str:
         [stack] = stacks([late.ident])
         text = f"The event loop in {late.name} has not responded for {seconds:.2f} s. It is at:\n{stack}"

@@ -1,7 +1,4 @@
-"""The registry of pools, what exit and fork do to them, and the threads that write warnings and dumps.
-
-Nobody waits for a handler that writes: the exit of the interpreter lets such a thread finish.
-"""
+"""The registry of pools, what exit and fork do to them, and the threads that write warnings and dumps."""
 
 from __future__ import annotations
 
@@ -14,37 +11,18 @@ from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from itertools import chain, count
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from ebbpool._core.accel import Pool, keep_time, orphans
+from ebbpool._core.accel import keep_time, orphans
 from ebbpool._interpreter import daemon_threads
-from ebbpool._pool.running import RunningTask
 from ebbpool._pool.threads import WorkerThread, forget_loans
 from ebbpool._pool.timekeeper import timekeeper
 
 FORKED = "the process was forked; this call was left with the parent"
-PATIENCE: Final = 2.0
-"""Seconds for which the interpreter's exit waits for all warnings and dumps together."""
+PATIENCE: Final = 2.0  # seconds for which the interpreter's exit waits for all warnings and dumps together
 
 
-class Registered(Protocol):
-    """What the registry knows of a pool."""
-
-    pool: Pool
-    timers: Any
-    daemon: bool
-    prefix: str
-    name: str
-    cause: str
-    decisions: Any
-
-    def owner(self) -> object: ...
-    def running(self, stacks: bool) -> list[RunningTask]: ...
-    def join(self, timeout: float | None) -> bool: ...
-    def renew(self, error: BaseException) -> None: ...
-
-
-_live: weakref.WeakValueDictionary[int, Registered] = weakref.WeakValueDictionary()
+_live: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 # Re-entrant: a finaliser that runs here may make a pool.
 _naming = threading.RLock()
 
@@ -86,7 +64,7 @@ def _let_finish() -> None:
         left[0].given_up = not left[0].ended()
 
 
-def register(crew: Registered) -> None:
+def register(crew: Any) -> None:
     """Register a pool for as long as it lives, and name it after its prefix, unlike any other open pool."""
     with _naming:
         taken = {other.name for other in live() if not other.pool.closed}
@@ -95,13 +73,13 @@ def register(crew: Registered) -> None:
         _live[id(crew)] = crew
 
 
-def live() -> list[Registered]:
+def live() -> list[Any]:
     """Return the pools that still live."""
     # `values()` fails if another thread makes a pool meanwhile.
     return [crew for reference in _live.valuerefs() if (crew := reference()) is not None]
 
 
-def in_view() -> list[tuple[Registered, Any]]:
+def in_view() -> list[tuple[Any, Any]]:
     """Return the pools that are open or still have threads, each with its executor, or None where that is collected."""
     return [(crew, crew.owner()) for crew in live() if not crew.pool.closed or crew.pool.headcount > 0]
 

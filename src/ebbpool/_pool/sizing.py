@@ -1,91 +1,56 @@
-"""When a pool grows: decisions over numbers alone, without a thread and without a clock of their own.
-
-The rule, and the reasons and figures behind the constants, are in docs/design/growth.md.
-"""
+"""When a pool grows: decisions over numbers alone. docs/design/growth.md has the rule, and the reasons."""
 
 from __future__ import annotations
 
 from math import inf
 from typing import Final, NamedTuple
 
-TICK: Final = 0.001
-"""Seconds between two looks at a pool whose tasks wait."""
-QUICK_TICK: Final = 0.0005
-"""The same while workers are started beside idle processors."""
-WINDOW: Final = 0.012
-"""Seconds over which looks are averaged, and threads compared: the clock of a process may move in steps of 4 ms."""
-IDLE: Final = 0.35
-BUSY: Final = 0.8
-SPARE: Final = 0.6
-"""A process that uses less than `IDLE` of its processors leaves one idle; above `BUSY` it has none to spare, until it
-uses less than `SPARE`."""
-LATE: Final = 0.5
-PUNCTUAL: Final = 0.3
-OWN: Final = 0.1
-"""Looks that spend `LATE` of the time waiting for their turn show that the GIL, or a processor, is short, until it is
-less than `PUNCTUAL`; but a process that uses less than `OWN` of one processor has not made them late itself."""
-CREW: Final = 4
-"""Workers beyond the number of processors that may run at a time: they bridge what blocks for a moment."""
-PAUSE: Final = 0.004
-"""Seconds between two starts while a processor is in use."""
-ARRIVAL: Final = 0.010
-"""Seconds for which a worker that was started, and has not taken a task yet, holds further starts up."""
-STALL: Final = 0.2
-STALL_PAUSE: Final = 0.5
-"""After `STALL` seconds without a task being taken a pool with enough workers gets one more, and while processors are
-in use one each `STALL_PAUSE`. Refused starts are tried again each `STALL`, too."""
-START_COST: Final = 150e-6
-"""Seconds of processor time that starting one worker may take; they do not count as use of a processor."""
-MEMORY: Final = 0.1
-"""Seconds without waiting tasks after which what was seen before is forgotten."""
+TICK: Final = 0.001  # seconds between two looks at a pool whose tasks wait
+QUICK_TICK: Final = 0.0005  # the same while workers are started beside idle processors
+WINDOW: Final = 0.012  # seconds over which looks are averaged: the clock of a process may move in steps of 4 ms
+IDLE: Final = 0.35  # a process that uses a smaller share of its processors leaves one idle
+BUSY: Final = 0.8  # one that uses a larger share has none to spare
+SPARE: Final = 0.6  # until it uses a smaller share than this
+LATE: Final = 0.5  # share of the time for which looks have to wait where the GIL, or a processor, is short
+PUNCTUAL: Final = 0.3  # until it is less than this
+OWN: Final = 0.1  # a process that uses less of one processor has not made looks late itself
+CREW: Final = 4  # workers beyond the processors that may run at a time: they bridge what blocks for a moment
+PAUSE: Final = 0.004  # seconds between two starts while a processor is in use
+ARRIVAL: Final = 0.010  # seconds for which a worker that was started, and has taken no task yet, holds up others
+STALL: Final = 0.2  # seconds without a task taken until one more worker comes, and until a refused start is tried again
+STALL_PAUSE: Final = 0.5  # seconds until another one comes then, while processors are in use
+START_COST: Final = 150e-6  # seconds of processor time that a start may take; they do not count as use of one
+MEMORY: Final = 0.1  # seconds without waiting tasks after which what was seen before is forgotten
 
 
 class Asleep(NamedTuple):
-    """How many of the `counted` threads wait for something outside the process, and for locks.
-
-    Those in doubt wait for a lock that a computing thread may hold.
-    """
+    """How many of the `counted` threads wait for something."""
 
     counted: int
-    outside: int
+    outside: int  # of the process
     in_locks: int
-    in_doubt: int = 0
+    in_doubt: int = 0  # for a lock that a computing thread may hold
 
 
 class Sample(NamedTuple):
-    """What one look at a pool sees; `taken`, `elapsed` (seconds) and `cpu` (of the process) since the one before.
-
-    Attributes:
-        idle: Workers that are parked, or woken and on their way to the queue.
-        blocked: Workers that wait for this very pool.
-        late: How many seconds later than asked this look came.
-        refused: Whether the system would not start the last worker that was asked for.
-        asleep: None if that was not asked for (`Sizing.asks`), or is unknown.
-    """
+    """What one look at a pool sees; `taken`, `elapsed` (seconds) and `cpu` (of the process) since the one before."""
 
     queued: int
     taken: int
     workers: int
     starting: int
-    idle: int
-    blocked: int
+    idle: int  # parked, or woken and on their way to the queue
+    blocked: int  # that wait for this very pool
     elapsed: float
-    late: float
+    late: float  # how many seconds later than asked this look came
     cpu: float
     cpus: int
-    refused: bool = False
-    asleep: Asleep | None = None
+    refused: bool = False  # whether the system would not start the last worker that was asked for
+    asleep: Asleep | None = None  # None if that was not asked for (`Sizing.asks`), or is unknown
 
 
 class Sizing:
-    """What one pool remembers from look to look. Used by one thread at a time.
-
-    Attributes:
-        tick: Seconds from the last look until the next.
-        asks: Whether the next look should count the threads that are asleep.
-        busy: Whether processors, or the GIL, are short.
-        settled: Whether the last decision was that the pool has enough workers, and not that some are on their way.
-    """
+    """What one pool remembers from look to look. Used by one thread at a time."""
 
     def __init__(self) -> None:
         self.begin(inf)
@@ -98,6 +63,8 @@ class Sizing:
         if rest > MEMORY:
             self._pause = self._stalled = 0.0
             self._cpu = self._late = self._elapsed = self._used = 0.0
+            # Whether processors, or the GIL, are short; whether the next look should count the threads that are asleep;
+            # and whether the last decision was that the pool has enough workers, and not that some are on their way.
             self.busy = self.asks = self.settled = False
             self._cause = ""
 

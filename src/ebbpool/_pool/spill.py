@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from ebbpool._checks import finite_seconds
 from ebbpool._core.accel import LoopCall, Pool, Probe
-from ebbpool._pool.lifecycle import Registered
 from ebbpool._pool.running import called_name
 from ebbpool._pool.threads import WorkerThread
 
@@ -31,15 +30,11 @@ T = TypeVar("T")
 
 LOGGER = logging.getLogger("concurrent.futures")
 
-SPILL_AFTER: Final = 0.25
-"""Seconds that a marked task waits here if nothing else is said."""
-CROWDED: Final = 0.05
-"""Seconds until the next look, where the other executor has no room and nothing of ours ends there."""
-LINGER: Final = 1.0
-"""Seconds that the thread which hands tasks over stays without one."""
-FIRST_PAUSE: Final = 0.1
-LAST_PAUSE: Final = 5.0
-"""Seconds for which nothing is sent after a task came back: doubled each time, until one ends there."""
+SPILL_AFTER: Final = 0.25  # seconds that a marked task waits here if nothing else is said
+CROWDED: Final = 0.05  # seconds until the next look, where the other executor has no room, or the system no thread
+LINGER: Final = 1.0  # seconds that the thread which hands tasks over stays without one
+FIRST_PAUSE: Final = 0.1  # seconds for which nothing is sent after a task came back; doubled until one ends there
+LAST_PAUSE: Final = 5.0  # most seconds for that
 
 _PLACEHOLDER: Final = getattr(functools, "Placeholder", object())
 _here = threading.local()
@@ -51,9 +46,6 @@ class Spillable:
     def __init__(self, fn: Callable[..., Any]) -> None:
         functools.update_wrapper(self, fn, updated=())
         self.fn = fn
-
-    def __repr__(self) -> str:
-        return f"<spillable {self.fn!r}>"
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -69,11 +61,6 @@ class Spillable:
         for part in name.split("."):
             found = getattr(found, part, None)
         return name if found is self else (Spillable, (self.fn,))
-
-    @property
-    def sent(self) -> Callable[..., Any]:
-        """What another process is asked to call: the function, or this where its name stands for this."""
-        return self if isinstance(self.__reduce__(), str) else self.fn
 
 
 def spillable(fn: Callable[P, T], /) -> Callable[P, T]:
@@ -155,14 +142,13 @@ def checked(owner: object, spill: Any, spill_after: Any) -> tuple[Executor, floa
 
 
 class Spill:
-    """What goes from one pool to another executor, and comes back.
+    """What goes from one pool to another executor, and comes back; cancelled if it `discards` what does.
 
     A thread of its own hands tasks over, because pickling runs foreign code and `submit` may wait: neither the
-    timekeeper nor a worker can do that. It starts when the timekeeper sees a task that may be one, and ends when
-    there has been none for a while. Tasks that come back are cancelled if it `discards`.
+    timekeeper nor a worker can do that.
     """
 
-    def __init__(self, crew: Registered, target: Executor, after: float) -> None:
+    def __init__(self, crew: Any, target: Executor, after: float) -> None:
         # Weakly: the crew holds this. What is away holds the crew, so that what comes back finds its pool with it.
         self._crew = weakref.ref(crew)
         self._pool = crew.pool
@@ -185,7 +171,6 @@ class Spill:
 
     def _begin(self) -> None:
         self._thread: WorkerThread | None = None
-        self._starting = threading.Lock()
         self._bell = allocate_lock()
         self._bell.acquire()
         self._ending = False
@@ -195,62 +180,40 @@ class Spill:
 
     def look(self, now: float) -> None:
         """Have tasks handed over if some have waited too long; at each tick, in the timekeeper's thread."""
-        if now >= self._crowded_until:
-            self._consider(now)
-
-    def _consider(self, now: float) -> None:
-        if now >= self._paused_until and self._pool.overdue(now - self.after):
-            self._ring()
-            if self._thread is None:
-                self._start()
+        if now < max(self._crowded_until, self._paused_until) or not self._pool.overdue(now - self.after):
+            return
+        self._ring()
+        crew = self._crew()
+        # If the thread ends at this moment, the next tick comes by.
+        if crew is None or (self._thread is not None and not self._thread.ended()):
+            return
+        thread = WorkerThread(target=self._run, args=(crew,), name=f"{crew.prefix}_spill")
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):
+            self._crowded_until = now + CROWDED
+        else:
+            self._thread = thread
 
     def _ring(self) -> None:
         with suppress(RuntimeError):
             self._bell.release()
 
-    def _start(self) -> None:
-        crew = self._crew()
-        # Nobody waits here. If the thread ends at this moment, the next tick comes by.
-        if crew is None or not self._starting.acquire(False):
-            return
-        try:
-            if self._thread is None:
-                thread = self._thread = WorkerThread(target=self._run, args=(crew,), name=f"{crew.prefix}_spill")
-                thread.start()
-        except BaseException as error:
-            self._thread = None
-            self._crowded_until = monotonic() + CROWDED
-            if not isinstance(error, (RuntimeError, MemoryError)):
-                raise
-        finally:
-            self._starting.release()
-
-    def end(self, timeout: float | None) -> bool:
-        """End the thread, which has nothing left to do; return whether it ended within `timeout` seconds."""
-        thread = self._thread
-        if thread is None or thread is threading.current_thread():
-            return True
+    def end(self) -> set[WorkerThread]:
+        """Have the thread end, which has nothing left to do; return it, if there is one."""
         self._ending = True
         self._ring()
-        thread.join(timeout)
-        self._ending = False
-        return thread.ended()
+        return set() if self._thread is None else {self._thread}
 
-    def _run(self, crew: Registered) -> None:
-        while not self._ending:
+    def _run(self, crew: Any) -> None:
+        while self._bell.acquire(True, LINGER) and not self._ending:
             try:
                 self._send(crew)
             except BaseException:
                 LOGGER.critical("Exception in the thread that spills tasks of %s:", crew.prefix, exc_info=True)
                 self._paused_until = monotonic() + LAST_PAUSE
-            if not self._bell.acquire(True, LINGER):
-                with self._starting:
-                    if not self._bell.acquire(False):
-                        self._thread = None
-                        return
-        self._thread = None
 
-    def _send(self, crew: Registered) -> None:
+    def _send(self, crew: Any) -> None:
         """Hand over what is to go and finds room."""
         while monotonic() >= self._paused_until:
             if self._room() <= 0:
@@ -269,11 +232,12 @@ class Spill:
         others = 0 if queue is None else max(0, queue.qsize() - away)
         return int(self.target._max_workers) - away - others
 
-    def _hand_over(self, crew: Registered, future: Any, call: MarkedCall, context: Context | None) -> None:
+    def _hand_over(self, crew: Any, future: Any, call: MarkedCall, context: Context | None) -> None:
         context = context if call.context is None else call.context
         place = Context() if context is None else context.copy()
         try:
-            sent = call.fn.sent
+            # The function itself, unless its name stands for the mark.
+            sent = call.fn if isinstance(call.fn.__reduce__(), str) else call.fn.fn
             process: Any = sys.modules.get("concurrent.futures.process")
             if process is not None and isinstance(self.target, process.ProcessPoolExecutor):
                 # A process pool would report a call that cannot be pickled as the task's outcome. So try it here first.
@@ -285,17 +249,16 @@ class Spill:
             refused = isinstance(error, RuntimeError) and not isinstance(error, RecursionError)
             self._give_back(crew, future, call, error, refused)
 
-    def _ended(self, crew: Registered, future: Any, call: MarkedCall, there: Any) -> None:
+    def _ended(self, crew: Any, future: Any, call: MarkedCall, there: Any) -> None:
         """Take the outcome, or the task if it was not made; in whatever thread the other executor calls back."""
         cancelled = there.cancelled()
         error = None if cancelled else there.exception()
         if cancelled or self._is_loss(error):
-            reason = error or BrokenExecutor("it was cancelled there")
-            self._give_back(crew, future, call, reason, True)
+            self._give_back(crew, future, call, error or BrokenExecutor("it was cancelled there"), True)
         else:
             self._pause = 0.0
             self._finish(future, None if error is not None else there.result(), error)
-        self._consider(monotonic())
+        self._ring()
 
     def _finish(self, future: Any, value: Any, error: BaseException | None, cancels: bool = False) -> None:
         pools = _here.__dict__.setdefault("pools", [])
@@ -306,53 +269,45 @@ class Spill:
         pools.pop()
 
     def _is_loss(self, error: BaseException | None) -> bool:
-        """Return whether the other executor has failed, and not the task.
-
-        A pool of the standard library says itself whether it is broken. A cluster may lose one call and go on; from
-        there, the task's own error has the traceback on the worker as its cause.
-        """
+        """Return whether the other executor has failed, and not the task."""
         if not isinstance(error, BrokenExecutor):
             return False
         if hasattr(self._place, "_broken") and not self._loses_calls:
             return bool(self._place._broken)
+        # From a cluster, the task's own error has the traceback on the worker as its cause.
         return type(error.__cause__).__name__ != "RemoteTraceback"
 
     def _given_up(self, future: Any) -> bool:
         return self.discards or (isinstance(future, LoopCall) and future._unwanted())
 
-    def _return(self, crew: Registered, future: Any) -> bool:
-        """Queue a task that was away; return False if it is cancelled, or failed, because the pool takes it no more."""
-        if self._given_up(future):
-            self._finish(future, None, None, True)
-            return False
-        if not self._pool.take_back(future):
-            self._finish(future, None, BrokenThreadPool(crew.cause))
-            return False
-        if self._given_up(future):
-            # Who shut the pool down meanwhile, or gave the call up, has not seen it in the queue.
-            future.cancel()
-        return True
-
-    def _give_back(self, crew: Registered, future: Any, call: MarkedCall, reason: BaseException, refused: bool) -> None:
+    def _give_back(self, crew: Any, future: Any, call: MarkedCall, reason: BaseException, refused: bool) -> None:
+        """Queue a task that was away, or end it if the pool takes it no more."""
         first = self._pause == 0.0
         if refused:
             self._pause = min(LAST_PAUSE, 2 * self._pause or FIRST_PAUSE)
             # In a forked child it may be for ever.
             self._paused_until = max(self._paused_until, monotonic() + self._pause)
-        back = self._return(crew, future)
+        if self._given_up(future):
+            self._finish(future, None, None, True)
+        elif not self._pool.take_back(future):
+            self._finish(future, None, BrokenThreadPool(crew.cause))
+        else:
+            if self._given_up(future):
+                # Who shut the pool down meanwhile, or gave the call up, has not seen it in the queue.
+                future.cancel()
+            name = called_name(call.fn)
+            if refused and first:
+                LOGGER.warning(
+                    "%s came back to pool %r from %r, and now runs locally: %s", name, crew.name, self.target, reason
+                )
+            elif not refused and name not in self._told:
+                self._told.add(name)
+                LOGGER.warning(
+                    "%s stays in pool %r because it cannot be sent to %r: %r", name, crew.name, self.target, reason
+                )
         if crew.owner() is None and not self._pool.closed:
             # The executor was collected. Its pool had no threads then that would have had to be told.
             self._pool.close()
-        name = called_name(call.fn)
-        if refused and first and back:
-            LOGGER.warning(
-                "%s came back to pool %r from %r, and now runs locally: %s", name, crew.name, self.target, reason
-            )
-        elif not refused and back and name not in self._told:
-            self._told.add(name)
-            LOGGER.warning(
-                "%s stays in pool %r because it cannot be sent to %r: %r", name, crew.name, self.target, reason
-            )
 
 
 def finishes_here(pool: Pool) -> bool:

@@ -9,8 +9,7 @@ from typing import Final
 
 from ebbpool._pool.late import LoopLag
 
-KEPT: Final = 64
-"""How many decisions are kept."""
+KEPT: Final = 64  # decisions
 
 
 @dataclass(frozen=True)
@@ -137,27 +136,20 @@ class Decisions:
     """What the timekeeper's thread notes, and any thread reads."""
 
     def __init__(self) -> None:
-        # Replaced and never changed, so that other threads can read it at any time.
-        self._noted: tuple[Decision, ...] = ()
+        # Oldest first; replaced and never changed, so that other threads can read it at any time.
+        self.noted: tuple[Decision, ...] = ()
 
     def note(self, workers: int, grown: int, queued: int, why: Callable[[], str], new: bool = False) -> None:
-        """Note a decision; one not to grow only if the one before was another, for there may be a thousand a second.
-
-        `why` says it in words; `new`, that the decision is another than the one before in any case.
-        """
-        last = self._noted[-1] if self._noted else None
+        """Note a decision; one not to grow only after another, or if it is `new`: there may be a thousand a second."""
+        last = self.noted[-1] if self.noted else None
         if grown == 0 and not new and last is not None and (last.workers, last.grown) == (workers, 0):
             return
         what = f"grew by {grown}" if grown else f"stayed at {workers}"
         waiting = f"{queued} waiting, " if queued else ""
         decision = Decision(time(), workers, grown, f"{what}: {waiting}{why()}")
-        self._noted = (*self._noted[1 - KEPT :], decision)
+        self.noted = (*self.noted[1 - KEPT :], decision)
 
     def last(self) -> str:
         """Return the reason of the last decision, or an empty string."""
-        noted = self._noted
+        noted = self.noted
         return noted[-1].reason if noted else ""
-
-    def listed(self) -> list[Decision]:
-        """Return the decisions, oldest first."""
-        return list(self._noted)

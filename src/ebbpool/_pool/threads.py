@@ -89,19 +89,14 @@ class _LaterEvent(threading.Event):
 class WorkerThread(threading.Thread):
     """A thread whose `start` does not wait until the new thread has had a processor and the GIL.
 
-    That wait is most of the cost of `Thread.start`, and a burst would pay it for each thread in turn. It is a daemon
-    where there are daemons, unless `daemon` says otherwise.
-
     It begins with an empty context: from Python 3.14 a thread may inherit that of the thread that starts it, and
     tracing tools hand theirs on, so that a worker would keep the context of the request that happened to start it.
-
-    Attributes:
-        unborn: Called, in any thread, if the thread has died before it began. It counts as ended then.
     """
 
     def __init__(self, *args: Any, daemon: bool | None = None, stack_size: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, daemon=daemon_threads() if daemon is None else daemon, **kwargs)
         self._started = _LaterEvent()
+        # Called, in any thread, if this one has died before it began. It counts as ended then.
         self.unborn: Callable[[], object] = lambda: None
         self._life: object = None
         self._stack_size = stack_size

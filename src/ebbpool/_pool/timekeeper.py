@@ -18,10 +18,8 @@ from ebbpool._pool.threads import WorkerThread
 
 LOGGER = logging.getLogger("concurrent.futures")
 NAME = "ebbpool-timekeeper"
-FIRE = 64
-"""How many entries are fired between two looks at the pools."""
-PATIENCE = 1.0
-"""Seconds to wait for the end of the thread at most. It comes at once, unless the machine is stuck."""
+FIRE = 64  # how many entries are fired between two looks at the pools
+PATIENCE = 1.0  # seconds to wait for the end of the thread at most: it comes at once, unless the machine is stuck
 
 
 class _Forked(BaseException):
@@ -39,31 +37,22 @@ class Tick(NamedTuple):
 class Watched(Protocol):
     """What the timekeeper looks at, in its own thread; after a look that raised an error again in `retry` seconds."""
 
-    @property
-    def retry(self) -> float: ...
+    retry: float
 
     def begin(self, tick: Tick) -> float | None:
         """Look for the first time, or anew: `Timekeeper.watch` was called; return what `tick` does."""
-        ...
 
     def tick(self, tick: Tick) -> float | None:
         """Look once; return after how many seconds to look again, or None for not before `Timekeeper.watch`."""
-        ...
 
 
 class Timekeeper(KeeperCore):
-    """The timekeeper's thread, what it watches, and what is due when.
-
-    The thread starts on first need. It ends when nothing is queued, watched or pending and it is not `needed`, and a
-    new one starts when there is something to do again.
-
-    Attributes:
-        needed: Called in the thread; returns whether it has to stay although there is nothing to do, for callers of
-            `call_soon`, which cannot start it. What makes this true has to be set before `start` is called.
-    """
+    """The timekeeper's thread, which ends where there is nothing to do, what it watches, and what is due when."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         super().__init__(clock)
+        # Whether the thread has to stay although there is nothing to do, for callers of `call_soon`, which cannot start
+        # it; asked in the thread. What makes this true has to be set before `start` is called.
         self.needed: Callable[[], bool] = lambda: False
         self._watched: dict[Watched, float] = {}
         self.renew()
@@ -72,7 +61,6 @@ class Timekeeper(KeeperCore):
         """Reset to no thread and nothing to do, as a forked child has to."""
         self.forget()
         self._watched.clear()
-        self._arrivals: deque[Watched] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._starting = threading.RLock()
         self._launching = False
@@ -122,19 +110,13 @@ class Timekeeper(KeeperCore):
             self.start()
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Have `call()` called in the timekeeper's thread. Takes no lock and starts no thread: a finaliser may call it.
-
-        Callers must make sure by `needed` that the thread stays.
-        """
+        """Have `call()` called in the thread, which has to be `needed`: a finaliser may call this, and starts none."""
         self._calls.append(call)
         self._ring()
 
     def consider(self, *watched: Watched) -> None:
-        """Have the thread look at `watched` now, which may be over, and check whether it is needed itself.
-
-        Takes no lock and starts no thread: a finaliser may call it.
-        """
-        self._arrivals.extend(watched)
+        """Have the thread look at `watched` now, and check whether it is needed; a finaliser may call this, too."""
+        self._calls.extend(partial(self._begin, each) for each in watched)
         self._ring()
 
     def dismiss(self, timeout: float = PATIENCE) -> None:
@@ -157,13 +139,11 @@ class Timekeeper(KeeperCore):
 
     def stop(self) -> None:
         """End the thread, whatever is left to do, and wait for it; it can be started again."""
-        thread = self._latest
-        if thread is None or thread is threading.current_thread():
-            return
-        self._stopping = True
-        self._ring()
-        thread.join()
-        self._stopping = False
+        if self._latest is not None:
+            self._stopping = True
+            self._ring()
+            self._latest.join()
+            self._stopping = False
 
     def _run(self) -> None:
         # From here on, waiting for a pool in this thread is an error: a finaliser, which may run in any thread, would
@@ -184,22 +164,16 @@ class Timekeeper(KeeperCore):
             self._answer(asking if self._thread is me else len(self._asking))
             if not goes_on:
                 continue
-            if wake == inf:
-                # Nothing is missed: the bell is rung after anything is queued.
-                self._bell.acquire()
-                continue
             pause = wake - self.clock()
             if pause > 0:
+                # Nothing is missed: the bell is rung after anything is queued.
                 self._bell.acquire(True, min(pause, threading.TIMEOUT_MAX))
         if self._thread is me:
             self._thread = None
             self._answer(len(self._asking))
 
     def _ends(self, me: threading.Thread) -> bool:
-        """Let the thread end if there is nothing to do; return False if it is `needed`.
-
-        If something was queued meanwhile, the thread goes on all the same, unless another one has taken its place.
-        """
+        """Let the thread end, unless it is `needed` or something has been queued meanwhile; return False if needed."""
         self._callers.clear()
         if self.needed():
             return False
@@ -207,7 +181,7 @@ class Timekeeper(KeeperCore):
         # seen below, or sees that there is no thread, and starts another.
         self._thread = None
         # `arrived` is asked first, for it orders the write of `_thread` before what is read here.
-        if self._alarms.arrived() or self._calls or self._arrivals or self._callers:
+        if self._alarms.arrived() or self._calls or self._callers:
             with self._starting:
                 if self._thread is None:
                     self._thread = me
@@ -220,14 +194,9 @@ class Timekeeper(KeeperCore):
                 self._asking.popleft().release()
 
     def turn(self) -> float:
-        """Do what there is to do, in slices, so that looks at pools are not held up; in the timekeeper's thread.
-
-        Return until when, by its clock, there is nothing to do unless the bell rings.
-        """
+        """Do what there is to do, in slices, so that looks are not held up; return until when there is no more."""
         while self._calls:
             self._safely(self._calls.popleft())
-        for watched in dict.fromkeys(self._arrivals.popleft() for _ in range(len(self._arrivals))):
-            self._look(watched, watched.begin, Tick(self.clock(), process_time(), 0.0))
         more = self._alarms.merge()
         asked = min(self._watched.values(), default=inf)
         now = self.clock()
@@ -248,6 +217,9 @@ class Timekeeper(KeeperCore):
         self._wake = wake
         return -inf if more or self._alarms.arrived() else wake
 
+    def _begin(self, watched: Watched) -> None:
+        self._look(watched, watched.begin, Tick(self.clock(), process_time(), 0.0))
+
     def _look(self, watched: Watched, call: Callable[[Tick], float | None], tick: Tick) -> None:
         again = self._safely(partial(call, tick), watched.retry)
         if again is None:
@@ -260,6 +232,8 @@ class Timekeeper(KeeperCore):
         outcome = otherwise
         try:
             outcome = call()
+        except _Forked:
+            raise
         except BaseException:
             # Even a callback's `SystemExit` must not end this thread, on which all pools rely.
             LOGGER.critical("Exception in the timekeeper of ebbpool:", exc_info=True)

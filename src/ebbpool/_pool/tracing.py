@@ -15,12 +15,7 @@ from typing import Any
 
 from ebbpool._core.accel import Pool
 
-
-class _Passage(threading.local):
-    items: list[Any] | None = None
-
-
-_here = _Passage()
+_here = threading.local()
 
 
 class QueueView:
@@ -37,7 +32,7 @@ class QueueView:
 
     def put(self, item: Any) -> None:
         """Keep a work item of the standard library for the `_seen` that called its `submit` in this thread."""
-        if _here.items is None:
+        if getattr(_here, "items", None) is None:
             raise RuntimeError("ThreadPoolExecutor.submit cannot be called on an AdaptiveExecutor; call its own submit")
         _here.items.append(item)
 
@@ -88,19 +83,15 @@ def _tie(twin: Future[Any], future: Any) -> None:
 def _seen(
     executor: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, list[Call], Call | None] | None:
-    """Show a call to the instrumentation, unless that is what makes it.
-
-    Returns:
-        (what it returned if that is no future of its calls, the calls it wants to be run, the call whose future it
-        returned)
-    """
+    """Show a call to the instrumentation; return its answer, the calls that it wants, and that whose future it is."""
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
-    if _here.items is not None:
+    if getattr(_here, "items", None) is not None:
         # The instrumentation itself submits, or a finaliser does. This thread may hold the standard library's global
         # lock, for which the replaced `submit` would wait.
         return None
-    items = _here.items = []
+    items: list[Any] = []
+    _here.items = items
     try:
         answer = ThreadPoolExecutor.submit(executor, fn, *args, **kwargs)
     finally:
@@ -110,18 +101,8 @@ def _seen(
     return None if own is not None else answer, calls, own
 
 
-def submit(
-    executor: Any,
-    queue: Callable[..., Any],
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Call `queue(fn, args, kwargs)` with what the instrumentation makes of a call.
-
-    Returns:
-        The future, or what the instrumentation returned in its place.
-    """
+def submit(executor: Any, queue: Callable[..., Any], fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call `queue(fn, args, kwargs)` with what the instrumentation makes of a call; return its future, or answer."""
     seen = _seen(executor, fn, args, kwargs)
     if seen is None:
         return queue(fn, args, kwargs)

@@ -177,7 +177,7 @@ def follow(pool: Any, *, sizing: Any = None, admission: Any = None, restraint: A
 
 def processors() -> int:
     """Return how many processors there are for a pool now."""
-    return _interpreter.processors.count(monotonic())
+    return _interpreter.available_cpus()
 
 
 def crew_of(pool: Any) -> Any:
