@@ -7,10 +7,11 @@ import io
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._top.client import LATE, Client
@@ -137,12 +138,14 @@ def _show(client: Client, once: bool, stacks: bool) -> int:
 
 
 def _live(client: Client, console: Console) -> int:
-    from ebbpool._top.terminal import Terminal
+    from ebbpool._top.terminal import keys_pressed, taken
     from ebbpool._top.view import KEYS, Model, screen
 
     model = Model(client.hope)
     following = looked = time.monotonic()
-    with Terminal(console, sys.stdin.fileno()) as terminal:
+    keyboard = sys.stdin.fileno()
+    with ExitStack() as terminal:
+        show = terminal.enter_context(taken(console, keyboard))
         while True:
             if time.monotonic() >= following and not client.silent:
                 client.ask(stacks=model.opened is not None and not model.over)
@@ -154,12 +157,18 @@ def _live(client: Client, console: Console) -> int:
             if model.snapshot is None and client.silent >= LATE and time.monotonic() >= looked:
                 looked = time.monotonic() + INTERVAL
                 model.waiting = "\n".join([client.hope, *stacks_from_outside(client.pid)])
-            terminal.show(screen(model, console.width, console.height))
+            show(screen(model, console.width, console.height))
             # With an answer outstanding the seconds without one are counted.
             left = following - time.monotonic() if not client.silent else 0.25
-            for key in terminal.wait(client.waits_for(), min(left, INTERVAL)):
+            for key in keys_pressed(keyboard, client.waits_for(), min(left, INTERVAL)):
                 if key == "quit":
                     return 0
+                if key == "pause":
+                    # The shell has the terminal until it lets the process go on.
+                    terminal.close()
+                    os.kill(os.getpid(), signal.SIGTSTP)
+                    show = terminal.enter_context(taken(console, keyboard))
+                    continue
                 if key == "enter":
                     # The stack is asked for at once.
                     following = 0.0
