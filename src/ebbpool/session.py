@@ -77,15 +77,11 @@ class Session(ThreadPoolExecutor):
     _broken: Any = property(lambda self: self._line.cause or False)
 
 
-class Leasing(Session):
-    """In place of a `ThreadPoolExecutor`: as many threads as it may have, of the pool's, while it has work for them.
+def leasing(executor: ExecutorCore) -> Callable[..., None]:
+    """Return a replacement for `ThreadPoolExecutor.__init__`, after which what is made leases threads of the pool.
 
     That they are the pool's shows in nothing but thread-local data. One thread stays: its users may count on that.
     """
-
-
-def leasing(executor: ExecutorCore) -> Callable[..., None]:
-    """Return a replacement for `ThreadPoolExecutor.__init__`, after which what is made leases threads of the pool."""
     make: Callable[..., None] = ThreadPoolExecutor.__init__
 
     def __init__(
@@ -102,7 +98,7 @@ def leasing(executor: ExecutorCore) -> Callable[..., None]:
         if made is ThreadPoolExecutor and not others and not executor._pool.closed:
             limit, prefix = self._max_workers, self._thread_name_prefix
             vars(self).clear()
-            self.__class__ = Leasing
+            self.__class__ = Session
             self._max_workers, self._thread_name_prefix = limit, prefix
             self._lend(_Line(executor, limit, None, initializer, initargs, prefix))
 
