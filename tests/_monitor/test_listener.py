@@ -268,19 +268,6 @@ def test_a_bad_path_is_named(value: Any, kind: type[Exception], reason: str) -> 
         monitor.listen(value)
 
 
-def test_it_listens_until_the_last_one_leaves_or_nobody_comes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with no_thread_leaks():
-        listener.Listener(path, resident=True, until_left=True)
-        with Talk(path) as first, Talk(path) as second:
-            assert "pools" in first.ask()
-            first.close()
-            assert "pools" in second.ask()
-        eventually(lambda: not path.exists())
-        monkeypatch.setattr(listener, "UNVISITED", 0.0)
-        listener.Listener(path, until_left=True)
-        eventually(lambda: not path.exists())
-
-
 def test_the_process_exits_as_ever_and_what_hangs_at_its_exit_can_be_looked_at(path: Path) -> None:
     script = f"""
     import sys

@@ -17,8 +17,8 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from ebbpool._interpreter import daemon_threads, interpreter
 from ebbpool._monitor import PRIVATE, RESIDENT, THREAD, VARIABLE
@@ -37,11 +37,11 @@ MOST: Final = 256
 """How many clients may be connected at once."""
 PATIENCE: Final = 1.0
 """Seconds for which `close` waits for the thread, which an answer may hold up; and until a failed accept is retried."""
-UNVISITED: Final = 60.0
-"""Seconds after which a listener that ends with its last client ends without having had any."""
 
 _open: dict[int, Listener] = {}
 """The listeners that are open, or have not quite ended."""
+_attached: WeakSet[socket.socket] = WeakSet()
+"""The connections to those who have attached to this process."""
 _asked = False
 """Whether this process has looked at the environment."""
 
@@ -201,6 +201,20 @@ def _talk(connection: socket.socket) -> Iterator[int]:
                 left = left[connection.send(left) :]
 
 
+def answer(connection: socket.socket) -> None:
+    """Answer one who has attached to this process, until they leave; in a thread that does nothing else."""
+    _leave_signals_to_others()
+    _attached.add(connection)
+    for _ in _talk(connection):
+        # It blocks, and so it is ready.
+        pass
+
+
+def _leave_signals_to_others() -> None:
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
 class Listener:
     """A Unix socket on which this process tells what its pools are doing; see `listen`.
 
@@ -214,10 +228,9 @@ class Listener:
 
     path: str
 
-    def __init__(self, path: str | os.PathLike[str], *, resident: bool = False, until_left: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, resident: bool = False) -> None:
         self._pattern = _path_of(path)
         self._resident = resident
-        self._until_left = until_left
         self._start()
 
     def _start(self) -> None:
@@ -283,9 +296,7 @@ class Listener:
             LOGGER.warning("the process forked, and its child cannot be watched: %s", error)
 
     def _run(self) -> None:
-        if hasattr(signal, "pthread_sigmask"):
-            # Signals must go to other threads, which wait for them.
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        _leave_signals_to_others()
         try:
             self._serve()
         except Exception:
@@ -297,9 +308,8 @@ class Listener:
     def _serve(self) -> None:
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._selector.register(self._socket, selectors.EVENT_READ)
-        deadline = monotonic() + UNVISITED
-        while not self._until_left or self._clients or monotonic() < deadline:
-            for key, _ in self._selector.select(PATIENCE if self._until_left else None):
+        while True:
+            for key, _ in self._selector.select():
                 if key.fileobj is self._bell:
                     return
                 if key.data is None:
@@ -312,8 +322,6 @@ class Listener:
                     assert isinstance(key.fileobj, socket.socket)
                     self._clients.discard(key.fileobj)
                     key.fileobj.close()
-                    # The last one has left.
-                    deadline = 0.0
 
     def _accept(self) -> None:
         try:
@@ -346,6 +354,8 @@ def _close_all() -> None:
 
 
 def _after_fork() -> None:
+    for connection in list(_attached):
+        connection.close()
     for listener in list(_open.values()):
         listener._forked()
 
