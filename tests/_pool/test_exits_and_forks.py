@@ -209,7 +209,7 @@ FORKS = {
                 begun.clear()
                 futures = [pool.submit(wait, 20), pool.submit(int)]
                 assert begun.wait(10)
-                print(seams.places_lent(pool), futures[1].done())
+                print(seams.engine_of(pool).lent, futures[1].done())
                 gate.set()
                 print(futures[1].result(10))
             print(in_child(check))
@@ -279,7 +279,7 @@ FORKS = {
             undo = seams.stop_in_a_step(pool, inside, go)
             future = lane.submit(pow, 2, 4)
             assert inside.wait(10)
-            assert seams.mutex_of(pool).acquire(False) is False
+            assert seams.engine_of(pool).mutex.acquire(False) is False
             def hold():
                 with seams.orphans.mutex:
                     held.set()

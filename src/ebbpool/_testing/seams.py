@@ -87,14 +87,9 @@ def parts_of_the_core() -> list[type]:
     return [one for one in own if one.__module__.startswith("ebbpool.") and not issubclass(one, tuple | Exception)]
 
 
-def observe(pool: Any, one_in: int, record: Callable[[float, float], object] | None) -> None:
-    """Have one task in so many measured: `record` is told how long it waited and ran."""
-    pool._pool.observe(one_in, record)
-
-
-def mutex_of(pool: Any) -> Any:
-    """Return the mutex of a pool on the plain core."""
-    return pool._pool.mutex
+def engine_of(pool: Any) -> Any:
+    """Return the part of a pool that is in the core: its queue, its counts, its mutex, how many workers may run."""
+    return pool._pool
 
 
 def stop_in_a_step(pool: Any, inside: Any, go: Any) -> Callable[[], None]:
@@ -114,11 +109,6 @@ def stop_in_a_step(pool: Any, inside: Any, go: Any) -> Callable[[], None]:
     return partial(setattr, pool._pool, "dequeue", dequeue)
 
 
-def close(pool: Any) -> None:
-    """Take no more tasks, which is the first step of a shutdown."""
-    pool._pool.close()
-
-
 def lift(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
     """Submit a call that has a limit of its own elsewhere, and lifts the ceiling while it runs."""
     return pool.hand_in(pool._unlimited, True, fn, args, {})
@@ -129,11 +119,6 @@ def line_up(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
     held = pool.hold_back(fn, args, None)
     pool.release(held)
     return held
-
-
-def places_lent(pool: Any) -> int:
-    """Return by how many workers the ceiling is lifted."""
-    return int(pool._pool.lent)
 
 
 class BlockedSubmitter:
@@ -160,11 +145,6 @@ class BlockedSubmitter:
         self._pool.unseek(self._waiter)
 
 
-def allow(pool: Any, count: int = accel.ALL) -> None:
-    """Let so many workers run at a time."""
-    pool._pool.admit(count)
-
-
 def follow(pool: Any, *, sizing: Any = None, admission: Any = None, restraint: Any = None) -> None:
     """Give a pool other rules of how many workers to start, and of how many may run."""
     if sizing is not None:
@@ -181,18 +161,8 @@ def processors() -> int:
 
 
 def crew_of(pool: Any) -> Any:
-    """Return what starts and keeps the threads of a pool; its `pool` is that of the core."""
+    """Return what starts and keeps the threads of a pool."""
     return pool._crew
-
-
-def threads_of(pool: Any) -> tuple[int, int]:
-    """Return how many workers a pool has, and how many of them have not come to the queue yet."""
-    return int(pool._pool.headcount), int(pool._pool.starting)
-
-
-def allowed(pool: Any) -> int:
-    """Return how many workers may run at a time."""
-    return int(pool._pool.allowed)
 
 
 def begin_looks(pool: Any, now: float, cpu: float = 0.0) -> None:
