@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures._base import LOGGER
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
@@ -131,6 +132,7 @@ class _Call(NamedTuple):
             self.future.set_exception(error)
 
 
+@dataclass(eq=False)
 class _Line:
     """Calls that wait for threads of their own, which are leased from a pool: each lease is a task of the pool.
 
@@ -145,22 +147,15 @@ class _Line:
         here: Whether the calling thread serves, and whether the initializer has run in it.
     """
 
-    def __init__(
-        self,
-        executor: Any,
-        limit: int = 1,
-        finalizer: Callable[[], object] | None = None,
-        initializer: Callable[..., object] | None = None,
-        initargs: tuple[Any, ...] = (),
-        prefix: str | None = None,
-    ) -> None:
-        self.executor = executor
-        self.limit = limit
-        self.stays = limit == 1
-        self.finalizer = finalizer
-        self.initializer = initializer
-        self.initargs = initargs
-        self.prefix = prefix
+    executor: Any
+    limit: int = 1
+    finalizer: Callable[[], object] | None = None
+    initializer: Callable[..., object] | None = None
+    initargs: tuple[Any, ...] = ()
+    prefix: str | None = None
+
+    def __post_init__(self) -> None:
+        self.stays = self.limit == 1
         self.closed = False
         self.cause: str | None = None
         self.here = threading.local()

@@ -1,7 +1,4 @@
-"""`ebbpool.install` puts all thread work of a process on one pool, each library as soon as it is imported.
-
-The import hook's finder and loader do not inherit from `importlib.abc`, which is slow to import and would add nothing.
-"""
+"""`ebbpool.install` puts all thread work of a process on one pool, each library as soon as it is imported."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ import threading
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._replacements import Replacements
@@ -234,7 +232,10 @@ def _executors(installed: Installed, _: ModuleType) -> str:
 
 
 class _Watcher:
-    """A finder for `sys.meta_path` that has the others find a module, and then has its action done."""
+    """A finder for `sys.meta_path` that has the others find a module, and then has its action done.
+
+    It does not inherit from `importlib.abc`, which is slow to import and would add nothing.
+    """
 
     def __init__(self) -> None:
         # By the names of modules that have not been imported.
@@ -260,29 +261,22 @@ class _Watcher:
         finally:
             self.here.name = None
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]  # it has what a loader has
+            self._take_place_of(spec.loader, spec)
         return spec
 
+    def _take_place_of(self, loader: Any, spec: ModuleSpec) -> None:
+        def exec_module(module: ModuleType) -> None:
+            # From here on nobody sees that we have been there.
+            module.__loader__ = spec.loader = loader
+            loader.exec_module(module)
+            # Only now: many ask for a loader and load nothing.
+            action = self.wanted.pop(spec.name, None)
+            if action is not None:
+                action(module)
 
-class _Loader:
-    """A loader that has a module's action done once it is loaded; many ask for a loader and load nothing."""
-
-    def __init__(self, loader: Any, watcher: _Watcher) -> None:
-        self.loader = loader
-        self.watcher = watcher
-
-    def create_module(self, spec: ModuleSpec) -> Any:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        # From here on nobody sees that we have been there.
-        module.__loader__ = self.loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.loader
-        self.loader.exec_module(module)
-        action = self.watcher.wanted.pop(module.__name__, None)
-        if action is not None:
-            action(module)
+        spec.loader = SimpleNamespace(  # type: ignore[assignment]  # it has what a loader has
+            create_module=loader.create_module, exec_module=exec_module
+        )
 
 
 class _PoolThreads:
