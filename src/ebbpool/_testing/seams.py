@@ -9,7 +9,6 @@ import sys
 from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from math import inf
 from time import monotonic
 from types import ModuleType
@@ -90,23 +89,6 @@ def parts_of_the_core() -> list[type]:
 def engine_of(pool: Any) -> Any:
     """Return the part of a pool that is in the core: its queue, its counts, its mutex, how many workers may run."""
     return pool._pool
-
-
-def stop_in_a_step(pool: Any, inside: Any, go: Any) -> Callable[[], None]:
-    """On the plain core, have workers wait for `go` with a task in hand that is on no queue; return what ends that.
-
-    The event `inside` is set when a worker waits there.
-    """
-    dequeue = pool._pool.dequeue
-
-    def slow() -> Any:
-        taken = dequeue()
-        inside.set()
-        assert go.wait(20)
-        return taken
-
-    pool._pool.dequeue = slow
-    return partial(setattr, pool._pool, "dequeue", dequeue)
 
 
 def lift(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
