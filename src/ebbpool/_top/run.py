@@ -145,7 +145,7 @@ def _live(client: Client, console: Console) -> int:
     following = looked = time.monotonic()
     keyboard = sys.stdin.fileno()
     with ExitStack() as terminal:
-        show = terminal.enter_context(taken(console, keyboard))
+        live = terminal.enter_context(taken(console, keyboard))
         while True:
             if time.monotonic() >= following and not client.silent:
                 client.ask(stacks=model.opened is not None and not model.over)
@@ -157,7 +157,7 @@ def _live(client: Client, console: Console) -> int:
             if model.snapshot is None and client.silent >= LATE and time.monotonic() >= looked:
                 looked = time.monotonic() + INTERVAL
                 model.waiting = "\n".join([client.hope, *stacks_from_outside(client.pid)])
-            show(screen(model, console.width, console.height))
+            live.update(screen(model, console.width, console.height), refresh=True)
             # With an answer outstanding the seconds without one are counted.
             left = following - time.monotonic() if not client.silent else 0.25
             for key in keys_pressed(keyboard, client.waits_for(), min(left, INTERVAL)):
@@ -167,7 +167,7 @@ def _live(client: Client, console: Console) -> int:
                     # The shell has the terminal until it lets the process go on.
                     terminal.close()
                     os.kill(os.getpid(), signal.SIGTSTP)
-                    show = terminal.enter_context(taken(console, keyboard))
+                    live = terminal.enter_context(taken(console, keyboard))
                     continue
                 if key == "enter":
                     # The stack is asked for at once.

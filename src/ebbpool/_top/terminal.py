@@ -9,13 +9,13 @@ import select
 import signal
 import termios
 import tty
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.control import Control
+from rich.live import Live
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
 _KEYS: Final = {
     b"\x1b[A": "up",
@@ -50,30 +50,23 @@ def _leave(number: int, _: object) -> None:
 
 
 @contextlib.contextmanager
-def taken(console: Console, keyboard: int) -> Iterator[Callable[[RenderableType], None]]:
-    """Have the terminal for a block; yield what draws a screen over the last one."""
+def taken(console: Console, keyboard: int) -> Iterator[Live]:
+    """Have the terminal for a block, and what draws each screen over the last one."""
     handlers = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     before = termios.tcgetattr(keyboard)
-    screen: Any = console.screen(hide_cursor=True)
-
-    def show(picture: RenderableType) -> None:
-        # In one piece, so that nothing flickers.
-        with console:
-            console.control(Control.home())
-            screen.update(picture)
-
+    live = Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
     try:
         tty.setcbreak(keyboard)
         # Ctrl-Z is a key, because a signal may come in the midst of drawing.
         changed = termios.tcgetattr(keyboard)
         changed[6][termios.VSUSP] = b"\0"
         termios.tcsetattr(keyboard, termios.TCSANOW, changed)
-        screen.__enter__()
-        yield show
+        live.start()
+        yield live
     finally:
         # The other end of a line may be gone.
         with contextlib.suppress(OSError):
-            screen.__exit__(None, None, None)
+            live.stop()
         with contextlib.suppress(termios.error):
             termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
         for number, handler in handlers.items():
