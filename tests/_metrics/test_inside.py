@@ -91,9 +91,9 @@ def test_a_flood_is_thinned_evenly() -> None:
     kept = [waited for waited, _ in thinned.take()]
     assert MOST / 2 <= len(kept) <= MOST
     assert abs(sum(kept) / len(kept) - flood / 2) < flood / 20
-    assert list(thinned.take()) == []
+    assert thinned.take() == []
     thinned.record(1.0, 2.0)
-    assert list(thinned.take()) == [(1.0, 2.0)]
+    assert thinned.take() == [(1.0, 2.0)]
 
 
 def test_names_keep_the_rules_of_promtool() -> None:

@@ -9,7 +9,6 @@ import sys
 from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from math import inf
 from time import monotonic
 from types import ModuleType
 from typing import Any
@@ -191,40 +190,3 @@ def watched_by(keeper: Timekeeper) -> Iterator[None]:
     """Have pools that are made and used in the block call `keeper` instead of the timekeeper."""
     with mock.patch.object(crew, "timekeeper", keeper):
         yield
-
-
-class ManualTimekeeper(Timekeeper):
-    """A timekeeper without a thread: the test says what time it is, and takes the turns."""
-
-    def __init__(self, now: float = 1000.0) -> None:
-        self.now = now
-        self.rings = 0
-        """How often it was to be woken."""
-        super().__init__(lambda: self.now)
-
-    def start(self) -> None: ...
-
-    def _ring(self) -> None:
-        self.rings += 1
-        super()._ring()
-
-    def settle(self) -> float:
-        """Take turns until there is nothing more to do now; return how many seconds later there is."""
-        for _ in range(100_000):
-            wake = self.turn()
-            if wake > self.now:
-                return wake - self.now if wake != inf else inf
-        raise AssertionError("the timekeeper finds no rest")
-
-    def advance(self, seconds: float) -> float:
-        """Let `seconds` pass at once, as when a machine was suspended, and take the turns that follow."""
-        self.now += seconds
-        return self.settle()
-
-    def entries(self) -> int:
-        """Return how many calls are to come."""
-        return len(self._alarms)
-
-    def serve(self, pool: Any) -> None:
-        """Have the delayed calls of `pool` wait here; its workers have the real timekeeper."""
-        pool._crew.timers = Timers(self)
