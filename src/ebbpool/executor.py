@@ -414,6 +414,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
 
         self.shutdown(wait=False)
         streams.end_own(self._pool, False)
+        loop = asyncio.get_running_loop()
         ended: futures.Future[None] = futures.Future()
         # The thread goes on where the task that waits for it is cancelled.
         ended.set_running_or_notify_cancel()
@@ -427,7 +428,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
                 ended.set_result(None)
 
         WorkerThread(target=wait, name=f"{self._crew.prefix}_shutdown").start()
-        await asyncio.wrap_future(ended)
+        await asyncio.wrap_future(ended, loop=loop)
 
     def _wait_for_end(self) -> None:
         self._crew.join(None)

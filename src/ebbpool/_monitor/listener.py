@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 LOGGER: Final = logging.getLogger("ebbpool.monitor")
 LONGEST: Final = 1 << 16
 """How many bytes a request may have."""
+REQUESTS: Final = {
+    '{"get": "snapshot"}': False,
+    '{"get": "snapshot", "stacks": false}': False,
+    '{"get": "snapshot", "stacks": true}': True,
+}
+"""Whether stacks are asked for, by what can be asked, as `json.dumps` writes it."""
 MOST: Final = 256
 """How many clients may be connected at once."""
 PATIENCE: Final = 1.0
@@ -141,32 +147,18 @@ def _pool(pool: Any, closed: bool, stacks: bool) -> dict[str, Any]:
 def _answer(line: bytes) -> bytes:
     """Return the answer to one request; what cannot be answered is told why. Does not raise."""
     try:
-        stacks = _stacks_wanted(line)
-        if stacks is not None:
-            return _encoded(snapshot(stacks))
-        wanted = '{"get": "snapshot"} on one line, where "stacks": true or false may be added'
-        return _refusal(f"a request must be {wanted}, not {reprlib.repr(line)}")
+        try:
+            stacks = REQUESTS[json.dumps(json.loads(line), sort_keys=True)]
+        except (ValueError, RecursionError, KeyError):
+            wanted = '{"get": "snapshot"} on one line, where "stacks": true or false may be added'
+            return _encoded(error=f"a request must be {wanted}, not {reprlib.repr(line)}")
+        return _encoded(**snapshot(stacks))
     except Exception as error:
-        return _refusal(f"{type(error).__name__}: {error}")
+        return _encoded(error=f"{type(error).__name__}: {error}")
 
 
-def _refusal(reason: str) -> bytes:
-    return _encoded({"error": reason})
-
-
-def _encoded(reply: dict[str, Any]) -> bytes:
+def _encoded(**reply: Any) -> bytes:
     return json.dumps(reply, separators=(",", ":")).encode() + b"\n"
-
-
-def _stacks_wanted(line: bytes) -> bool | None:
-    """Return whether a request asks for stacks; None if it is none."""
-    with contextlib.suppress(ValueError, RecursionError):
-        match json.loads(line):
-            case {"get": "snapshot", "stacks": bool(stacks), **more} if not more:
-                return stacks
-            case {"get": "snapshot", **more} if not more:
-                return False
-    return None
 
 
 def _talk(connection: socket.socket) -> Iterator[int]:
@@ -180,7 +172,7 @@ def _talk(connection: socket.socket) -> Iterator[int]:
     while not last or incoming:
         line, newline, _ = incoming.partition(b"\n")
         if len(line) > LONGEST:
-            reply = _refusal(f"a request may have {LONGEST} bytes at most, and ends with a newline")
+            reply = _encoded(error=f"a request may have {LONGEST} bytes at most, and ends with a newline")
             incoming.clear()
             last = True
         elif newline or last:
@@ -345,7 +337,7 @@ class Listener:
             self._selector.register(connection, selectors.EVENT_READ, _talk(connection))
             return
         with connection, contextlib.suppress(OSError):
-            connection.send(_refusal(reason))
+            connection.send(_encoded(error=reason))
 
 
 def _close_all() -> None:
