@@ -21,10 +21,7 @@ LONGEST: Final = 1 << 28
 
 
 class Client:
-    """What asks a monitor for snapshots, one at a time.
-
-    It listens at `path`, or connects itself if it is `attached`, once the process has come to what it was asked for.
-    """
+    """What asks a monitor for snapshots, one at a time: the one at `path`, or in a process that has been `attached`."""
 
     def __init__(self, path: str, pid: int | None = None, attached: Attached | None = None) -> None:
         self.path = path
@@ -42,11 +39,7 @@ class Client:
             self._request = json.dumps({"get": "snapshot", "stacks": stacks}).encode() + b"\n"
 
     def take(self, timeout: float = 0.0) -> dict[str, Any] | None:
-        """Return the snapshot that was asked for, or None if it does not come within `timeout` seconds.
-
-        Raises:
-            Failed: The process is gone, has refused, or does not listen.
-        """
+        """Return the snapshot that was asked for, None if it takes longer; raise `Failed` if there will be none."""
         deadline = monotonic() + timeout
         while (snapshot := self._answer()) is None:
             left = deadline - monotonic()

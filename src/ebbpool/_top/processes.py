@@ -125,11 +125,7 @@ def everyone() -> list[tuple[int, str, str]]:
 
 
 class Attached:
-    """A process that has been asked to connect to a socket of ours, in a directory of its own.
-
-    Raises:
-        Failed: It cannot be asked; the text says why, and what to do.
-    """
+    """A process that has been asked to connect to a socket of ours, in a directory of its own."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -217,10 +213,7 @@ def _explained(pid: int, error: Exception) -> str:
 
 
 def stacks_from_outside(pid: int | None) -> list[str]:
-    """Return the stacks of the threads of a process, in lines, as they are read without its help; none where it fails.
-
-    Threads of ours that have no task are left out, and so is what is beneath a task.
-    """
+    """Return, in lines, the stacks of a process's threads as they are read without its help; none where that fails."""
     lines = []
     # The module is CPython's own, and private. What it reads may change meanwhile: the next look tells more.
     with suppress(Exception):

@@ -29,10 +29,7 @@ _print: Final = functools.partial(print, flush=True)
 
 
 def run(target: str | None, once: bool, as_json: bool, stacks: bool) -> int:
-    """Show what the pools of a process are doing, or list the processes that listen; return the exit status.
-
-    `target` is the number of a process, or the path where one listens; None for the list.
-    """
+    """Watch the process with a number, or at a path, or list those that listen; return the exit status."""
     try:
         if not hasattr(socket, "AF_UNIX"):
             raise Failed("this Python has no Unix sockets, which top needs")
