@@ -197,8 +197,26 @@ def _trio(installed: Installed, trio: ModuleType) -> str:
     cache = sys.modules["trio._core._thread_cache"]
     if "THREAD_CACHE" not in trio.lowlevel.start_thread_soon.__code__.co_names or not hasattr(cache, "THREAD_CACHE"):
         raise RuntimeError("it has no THREAD_CACHE in this version")
-    installed._replacements.replace(cache, "THREAD_CACHE", _PoolThreads(installed.executor))
+    executor = installed.executor
+
+    def start_thread_soon(fn: Callable[[], Any], deliver: Callable[[Any], object], name: Any = None) -> None:
+        # trio has limited the calls already, so they go beyond the pool's ceiling if need be.
+        executor.hand_in(executor._unlimited, True, _perform, (fn, deliver), {})
+
+    # trio forgets the idle workers in a forked child.
+    ours = SimpleNamespace(start_thread_soon=start_thread_soon, _idle_workers={})
+    installed._replacements.replace(cache, "THREAD_CACHE", ours)
     return "to_thread"
+
+
+def _perform(fn: Callable[[], Any], deliver: Callable[[Any], object]) -> None:
+    # Imported here, because it comes with trio.
+    from outcome import capture
+
+    result = capture(fn)
+    # What the caller handed over is not to live on while its result is on the way.
+    del fn
+    deliver(result)
 
 
 def _asyncio(installed: Installed, asyncio: ModuleType) -> str:
@@ -277,29 +295,3 @@ class _Watcher:
         spec.loader = SimpleNamespace(  # type: ignore[assignment]  # it has what a loader has
             create_module=loader.create_module, exec_module=exec_module
         )
-
-
-class _PoolThreads:
-    """What `trio.lowlevel.start_thread_soon` asks for a thread: one of the pool's.
-
-    trio has limited the calls already, so they go beyond the pool's ceiling if need be.
-    """
-
-    def __init__(self, executor: AdaptiveExecutor) -> None:
-        # Imported here, because it comes with trio.
-        import outcome
-
-        self.capture = outcome.capture
-        self.executor = executor
-        # trio forgets these in a forked child.
-        self._idle_workers: dict[Any, None] = {}
-
-    def start_thread_soon(self, fn: Callable[[], Any], deliver: Callable[[Any], object], name: Any = None) -> None:
-        self.executor.hand_in(self.executor._unlimited, True, _perform, (fn, deliver, self.capture), {})
-
-
-def _perform(fn: Callable[[], Any], deliver: Callable[[Any], object], capture: Callable[..., Any]) -> None:
-    result = capture(fn)
-    # What the caller handed over is not to live on while its result is on the way.
-    del fn
-    deliver(result)
