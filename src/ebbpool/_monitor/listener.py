@@ -116,13 +116,22 @@ def snapshot(stacks: bool = False) -> dict[str, Any]:
         stacks: Whether each running task comes with its stack.
     """
     pools = []
-    for crew, owner in lifecycle.in_view():
-        if owner is not None:
+    for crew, pool in lifecycle.in_view():
+        if pool is None:
+            continue
+        try:
+            figures = {
+                **asdict(pool.stats()),
+                "closed": bool(crew.pool.closed),
+                "lanes": [asdict(lane.stats()) for lane in pool.lanes()],
+                "tasks": [asdict(task) for task in pool.running(stacks=stacks)],
+                "decisions": [asdict(decision) for decision in pool.decisions()],
+            }
+        except Exception:
             # A subclass may do what it likes; it must not keep the others from being seen.
-            try:
-                pools.append(_pool(owner, bool(crew.pool.closed), stacks))
-            except Exception:
-                LOGGER.exception("the figures of pool %r cannot be read", crew.name)
+            LOGGER.exception("the figures of pool %r cannot be read", crew.name)
+        else:
+            pools.append(figures)
     return {
         "ebbpool": __version__,
         "pid": os.getpid(),
@@ -130,17 +139,6 @@ def snapshot(stacks: bool = False) -> dict[str, Any]:
         "time": time.time(),
         "pools": pools,
         "others": lifecycle.others(),
-    }
-
-
-def _pool(pool: Any, closed: bool, stacks: bool) -> dict[str, Any]:
-    # An `AdaptiveExecutor`, whose module is on a floor above.
-    return {
-        **asdict(pool.stats()),
-        "closed": closed,
-        "lanes": [asdict(lane.stats()) for lane in pool.lanes()],
-        "tasks": [asdict(task) for task in pool.running(stacks=stacks)],
-        "decisions": [asdict(decision) for decision in pool.decisions()],
     }
 
 
