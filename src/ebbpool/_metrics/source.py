@@ -241,12 +241,11 @@ class Source:
             in_view = self._in_view()
             # If reading one fails, the next read finds the same pools to have ended.
             self._shown.update(in_view)
-            shown = {seen: seen.read(owner) for seen, owner in in_view.items()}
-            # A pool that has ended is shown once more, for its last counts, and then left out: that ends it in `_sums`.
-            ended = {seen: seen.read(None) for seen in self._shown.difference(in_view)}
+            found = {seen: seen.read(in_view.get(seen)) for seen in self._shown}
             self._shown = set(in_view)
-            self._sums.update(0, shown | ended)
-            self._sums.update(0, shown)
+            # A pool that has ended is shown once more, for its last counts, and then left out: that ends it in `_sums`.
+            self._sums.update(0, found)
+            self._sums.update(0, {seen: found[seen] for seen in in_view})
             return self._sums.read()
 
     def take(self) -> list[tuple[str, tuple[float, float]]]:

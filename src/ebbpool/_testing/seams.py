@@ -95,13 +95,6 @@ def lift(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
     return pool.hand_in(pool._unlimited, True, fn, args, {})
 
 
-def line_up(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
-    """Submit a call that waits for room in a full queue without holding up this thread, as one from a loop does."""
-    held = pool.hold_back(fn, args, None)
-    pool.release(held)
-    return held
-
-
 class BlockedSubmitter:
     """A submitter that stands in line for room in a full queue, each of its steps at the test's word."""
 
