@@ -422,7 +422,7 @@ REFUSE = f"""
 import logging, re, sys, threading
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
-seams.set_for_good("give_up", 0.1)
+seams.setting(give_up=0.1)
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 start = threading.Thread.start
 def have_started_by(start_thread, names):

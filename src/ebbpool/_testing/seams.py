@@ -45,19 +45,12 @@ SETTINGS: dict[str, tuple[ModuleType, str]] = {
 """The constants that a test may set: where each is. All but `crew` are in seconds."""
 
 
-@contextmanager
-def setting(**values: float) -> Iterator[None]:
-    """Set some of `SETTINGS` for the length of the block."""
-    with ExitStack() as stack:
-        for name, value in values.items():
-            module, constant = SETTINGS[name]
-            stack.enter_context(mock.patch.object(module, constant, value))
-        yield
-
-
-def set_for_good(name: str, value: float) -> None:
-    """Set one of `SETTINGS`, in a process of the test's own."""
-    setattr(*SETTINGS[name], value)
+def setting(**values: float) -> ExitStack:
+    """Set some of `SETTINGS`: at once, and until the end of a block that has this for its context manager."""
+    stack = ExitStack()
+    for name, value in values.items():
+        stack.enter_context(mock.patch.object(*SETTINGS[name], value))
+    return stack
 
 
 def running_part(part: str) -> ModuleType:
@@ -151,13 +144,6 @@ def look_at(pool: Any, now: float | None = None, cpu: float = 0.0) -> float | No
         return None
     again: float | None = pool._crew.tick(Tick(now, cpu, 0.0))
     return again
-
-
-@contextmanager
-def no_loops_of_before() -> Iterator[None]:
-    """Have pools show how late the loops of this block are, and no others."""
-    with mock.patch.object(late, "_mailboxes", {}):
-        yield
 
 
 def in_timekeeper(call: Callable[[], Any]) -> None:
