@@ -7,8 +7,8 @@ import importlib
 import os
 import sys
 from _thread import allocate_lock
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from time import monotonic
 from types import ModuleType
 from typing import Any
@@ -112,14 +112,10 @@ class BlockedSubmitter:
         self._pool.unseek(self._waiter)
 
 
-def follow(pool: Any, *, sizing: Any = None, admission: Any = None, restraint: Any = None) -> None:
-    """Give a pool other rules of how many workers to start, and of how many may run."""
-    if sizing is not None:
-        pool._crew._sizing = sizing
-    if admission is not None:
-        pool._crew._admission = admission
-    if restraint is not None:
-        pool._crew._restraint = restraint
+def follow(pool: Any, **rules: Any) -> None:
+    """Give a pool another `sizing`, `admission` or `restraint`: how many workers to start, and how many may run."""
+    for name, rule in rules.items():
+        setattr(pool._crew, f"_{name}", rule)
 
 
 def processors() -> int:
@@ -164,8 +160,6 @@ class Nobody(Timekeeper):
         call()
 
 
-@contextmanager
-def watched_by(keeper: Timekeeper) -> Iterator[None]:
+def watched_by(keeper: Timekeeper) -> AbstractContextManager[object]:
     """Have pools that are made and used in the block call `keeper` instead of the timekeeper."""
-    with mock.patch.object(crew, "timekeeper", keeper):
-        yield
+    return mock.patch.object(crew, "timekeeper", keeper)
