@@ -16,7 +16,7 @@ from unittest import mock
 
 from ebbpool import _interpreter
 from ebbpool._core import accel
-from ebbpool._core.accel import Timers
+from ebbpool._core.accel import ALL, Timers, instrumented, orphans
 from ebbpool._frames import UNREADABLE, is_joined
 from ebbpool._pool import census, crew, late, lifecycle, spill, threads
 from ebbpool._pool.running import OVER, called_name
@@ -27,9 +27,6 @@ REQUIRE_EXT = os.environ.get("EBBPOOL_REQUIRE_EXT", "") not in ("", "0") and not
 """Whether a compiled core that is missing is an error."""
 FREE_THREADED = _interpreter.FREE_THREADED
 
-instrumented = accel.instrumented
-ALL = accel.ALL
-orphans = accel.orphans
 gil_enabled = _interpreter.gil_enabled
 interpreter = _interpreter.interpreter
 quota = _interpreter
