@@ -292,6 +292,7 @@ LOOK = (
     + """
     import json, socket
     from ebbpool import monitor
+    from ebbpool._monitor.listener import answer
 
     def pid(path):
         talk = socket.socket(socket.AF_UNIX)
@@ -308,9 +309,11 @@ def test_a_forked_child_leaves_the_socket_to_its_parent(path: Path) -> None:
     script = f"""
     path = {str(path)!r}
     with monitor.listen(path) as listening:
-        parent = os.getpid()
+        parent, (viewer, attached) = os.getpid(), socket.socketpair()
+        threading.Thread(target=answer, args=[attached], daemon=True).start()
+        assert viewer.send(b"?\\n") and viewer.recv(1)
         def check():
-            print(pid(path) == parent, listening, [thread.name for thread in threading.enumerate()])
+            print(pid(path) == parent, listening, [thread.name for thread in threading.enumerate()], attached.fileno())
             listening.close()
         print(pid(path) == parent, in_child(check), pid(path) == parent)
         reading, writing = os.pipe()
@@ -326,7 +329,7 @@ def test_a_forked_child_leaves_the_socket_to_its_parent(path: Path) -> None:
     os.waitpid(child, 0)
     """
     closed = f"<Listener on {str(path)!r}, closed>"
-    assert output_of(script, LOOK) == [f"True {closed} ['MainThread']", "True 0 True", "FileNotFoundError"]
+    assert output_of(script, LOOK) == [f"True {closed} ['MainThread'] -1", "True 0 True", "FileNotFoundError"]
 
 
 @needs_fork
