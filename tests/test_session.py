@@ -61,9 +61,6 @@ def name() -> str:
     return threading.current_thread().name
 
 
-# Threads, and what happens in them.
-
-
 def test_all_calls_of_a_session_run_in_one_warm_thread_in_order() -> None:
     with AdaptiveExecutor() as pool:
         warm = pool.submit(threading.current_thread).result(TIMEOUT)
@@ -145,9 +142,6 @@ def test_the_initializer_has_run_in_each_thread(pool: AdaptiveExecutor, limit: i
     assert pool.submit(int).result(TIMEOUT) == 0
 
 
-# How many run, and who waits for whom.
-
-
 def test_the_limit_holds_and_what_runs_has_its_name_and_what_libraries_read(
     pool: AdaptiveExecutor, executor: Any
 ) -> None:
@@ -162,7 +156,7 @@ def test_the_limit_holds_and_what_runs_has_its_name_and_what_libraries_read(
         gate.open()
         assert not wait(futures, TIMEOUT).not_done
     assert gate.peak == limit
-    if type(executor) is not Session:
+    if "_max_workers" in vars(executor):
         assert executor._thread_name_prefix == "mine"
 
 
@@ -226,9 +220,6 @@ def test_a_flood_does_not_shut_out_the_pools_own_tasks(pool: AdaptiveExecutor) -
     finally:
         stop.set()
         executor.shutdown()
-
-
-# The end.
 
 
 def test_errors(executor: Any) -> None:

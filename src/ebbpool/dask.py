@@ -7,7 +7,6 @@ When to use it, and when not: ``docs/cluster.md``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, TypeVar, get_args
 
@@ -27,8 +26,6 @@ except ImportError as _error:
     ) from _error
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from ebbpool._core.accel import Future
     from ebbpool._core.scope import Scope
 
@@ -189,18 +186,9 @@ class ClusterExecutor(AdaptiveExecutor):
         if wait:
             self._link.part()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Shut the executor down without blocking the event loop."""
-        import asyncio
-
-        await super().__aexit__(kind, error, trace)
-        parting = ThreadPoolExecutor(1, f"{self._crew.prefix}_parting")
-        try:
-            await asyncio.get_running_loop().run_in_executor(parting, self._link.part)
-        finally:
-            parting.shutdown(wait=False)
+    def _wait_for_end(self) -> None:
+        super()._wait_for_end()
+        self._link.part()
 
 
 def _names(name: str, value: Any) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from time import monotonic
@@ -413,21 +413,24 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         self.shutdown(wait=False)
         streams.end_own(self._pool, False)
         loop = asyncio.get_running_loop()
-        ended = loop.create_future()
-
-        def tell() -> None:
-            if not ended.done():
-                ended.set_result(None)
+        ended: futures.Future[None] = futures.Future()
+        # The thread goes on where the task that waits for it is cancelled.
+        ended.set_running_or_notify_cancel()
 
         def wait() -> None:
-            self._crew.join(None)
-            self._crew.part(None)
-            # The loop may be closed by now, if the task that awaited this was cancelled.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(tell)
+            try:
+                self._wait_for_end()
+            except BaseException as error:
+                ended.set_exception(error)
+            else:
+                ended.set_result(None)
 
         WorkerThread(target=wait, name=f"{self._crew.prefix}_shutdown").start()
-        await ended
+        await asyncio.wrap_future(ended, loop=loop)
+
+    def _wait_for_end(self) -> None:
+        self._crew.join(None)
+        self._crew.part(None)
 
     def __repr__(self) -> str:
         counts, most = self._pool.counts(), self._settings.max_workers

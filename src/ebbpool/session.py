@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures._base import LOGGER
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
@@ -77,15 +78,11 @@ class Session(ThreadPoolExecutor):
     _broken: Any = property(lambda self: self._line.cause or False)
 
 
-class Leasing(Session):
-    """In place of a `ThreadPoolExecutor`: as many threads as it may have, of the pool's, while it has work for them.
+def leasing(executor: ExecutorCore) -> Callable[..., None]:
+    """Return a replacement for `ThreadPoolExecutor.__init__`, after which what is made leases threads of the pool.
 
     That they are the pool's shows in nothing but thread-local data. One thread stays: its users may count on that.
     """
-
-
-def leasing(executor: ExecutorCore) -> Callable[..., None]:
-    """Return a replacement for `ThreadPoolExecutor.__init__`, after which what is made leases threads of the pool."""
     make: Callable[..., None] = ThreadPoolExecutor.__init__
 
     def __init__(
@@ -102,7 +99,7 @@ def leasing(executor: ExecutorCore) -> Callable[..., None]:
         if made is ThreadPoolExecutor and not others and not executor._pool.closed:
             limit, prefix = self._max_workers, self._thread_name_prefix
             vars(self).clear()
-            self.__class__ = Leasing
+            self.__class__ = Session
             self._max_workers, self._thread_name_prefix = limit, prefix
             self._lend(_Line(executor, limit, None, initializer, initargs, prefix))
 
@@ -135,6 +132,7 @@ class _Call(NamedTuple):
             self.future.set_exception(error)
 
 
+@dataclass(eq=False)
 class _Line:
     """Calls that wait for threads of their own, which are leased from a pool: each lease is a task of the pool.
 
@@ -149,22 +147,15 @@ class _Line:
         here: Whether the calling thread serves, and whether the initializer has run in it.
     """
 
-    def __init__(
-        self,
-        executor: Any,
-        limit: int = 1,
-        finalizer: Callable[[], object] | None = None,
-        initializer: Callable[..., object] | None = None,
-        initargs: tuple[Any, ...] = (),
-        prefix: str | None = None,
-    ) -> None:
-        self.executor = executor
-        self.limit = limit
-        self.stays = limit == 1
-        self.finalizer = finalizer
-        self.initializer = initializer
-        self.initargs = initargs
-        self.prefix = prefix
+    executor: Any
+    limit: int = 1
+    finalizer: Callable[[], object] | None = None
+    initializer: Callable[..., object] | None = None
+    initargs: tuple[Any, ...] = ()
+    prefix: str | None = None
+
+    def __post_init__(self) -> None:
+        self.stays = self.limit == 1
         self.closed = False
         self.cause: str | None = None
         self.here = threading.local()

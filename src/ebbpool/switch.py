@@ -1,7 +1,4 @@
-"""`ebbpool.install` puts all thread work of a process on one pool, each library as soon as it is imported.
-
-The import hook's finder and loader do not inherit from `importlib.abc`, which is slow to import and would add nothing.
-"""
+"""`ebbpool.install` puts all thread work of a process on one pool, each library as soon as it is imported."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ import threading
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._replacements import Replacements
@@ -199,8 +197,26 @@ def _trio(installed: Installed, trio: ModuleType) -> str:
     cache = sys.modules["trio._core._thread_cache"]
     if "THREAD_CACHE" not in trio.lowlevel.start_thread_soon.__code__.co_names or not hasattr(cache, "THREAD_CACHE"):
         raise RuntimeError("it has no THREAD_CACHE in this version")
-    installed._replacements.replace(cache, "THREAD_CACHE", _PoolThreads(installed.executor))
+    executor = installed.executor
+
+    def start_thread_soon(fn: Callable[[], Any], deliver: Callable[[Any], object], name: Any = None) -> None:
+        # trio has limited the calls already, so they go beyond the pool's ceiling if need be.
+        executor.hand_in(executor._unlimited, True, _perform, (fn, deliver), {})
+
+    # trio forgets the idle workers in a forked child.
+    ours = SimpleNamespace(start_thread_soon=start_thread_soon, _idle_workers={})
+    installed._replacements.replace(cache, "THREAD_CACHE", ours)
     return "to_thread"
+
+
+def _perform(fn: Callable[[], Any], deliver: Callable[[Any], object]) -> None:
+    # Imported here, because it comes with trio.
+    from outcome import capture
+
+    result = capture(fn)
+    # What the caller handed over is not to live on while its result is on the way.
+    del fn
+    deliver(result)
 
 
 def _asyncio(installed: Installed, asyncio: ModuleType) -> str:
@@ -234,7 +250,10 @@ def _executors(installed: Installed, _: ModuleType) -> str:
 
 
 class _Watcher:
-    """A finder for `sys.meta_path` that has the others find a module, and then has its action done."""
+    """A finder for `sys.meta_path` that has the others find a module, and then has its action done.
+
+    It does not inherit from `importlib.abc`, which is slow to import and would add nothing.
+    """
 
     def __init__(self) -> None:
         # By the names of modules that have not been imported.
@@ -260,52 +279,19 @@ class _Watcher:
         finally:
             self.here.name = None
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]  # it has what a loader has
+            self._take_place_of(spec.loader, spec)
         return spec
 
+    def _take_place_of(self, loader: Any, spec: ModuleSpec) -> None:
+        def exec_module(module: ModuleType) -> None:
+            # From here on nobody sees that we have been there.
+            module.__loader__ = spec.loader = loader
+            loader.exec_module(module)
+            # Only now: many ask for a loader and load nothing.
+            action = self.wanted.pop(spec.name, None)
+            if action is not None:
+                action(module)
 
-class _Loader:
-    """A loader that has a module's action done once it is loaded; many ask for a loader and load nothing."""
-
-    def __init__(self, loader: Any, watcher: _Watcher) -> None:
-        self.loader = loader
-        self.watcher = watcher
-
-    def create_module(self, spec: ModuleSpec) -> Any:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        # From here on nobody sees that we have been there.
-        module.__loader__ = self.loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.loader
-        self.loader.exec_module(module)
-        action = self.watcher.wanted.pop(module.__name__, None)
-        if action is not None:
-            action(module)
-
-
-class _PoolThreads:
-    """What `trio.lowlevel.start_thread_soon` asks for a thread: one of the pool's.
-
-    trio has limited the calls already, so they go beyond the pool's ceiling if need be.
-    """
-
-    def __init__(self, executor: AdaptiveExecutor) -> None:
-        # Imported here, because it comes with trio.
-        import outcome
-
-        self.capture = outcome.capture
-        self.executor = executor
-        # trio forgets these in a forked child.
-        self._idle_workers: dict[Any, None] = {}
-
-    def start_thread_soon(self, fn: Callable[[], Any], deliver: Callable[[Any], object], name: Any = None) -> None:
-        self.executor.hand_in(self.executor._unlimited, True, _perform, (fn, deliver, self.capture), {})
-
-
-def _perform(fn: Callable[[], Any], deliver: Callable[[Any], object], capture: Callable[..., Any]) -> None:
-    result = capture(fn)
-    # What the caller handed over is not to live on while its result is on the way.
-    del fn
-    deliver(result)
+        spec.loader = SimpleNamespace(  # type: ignore[assignment]  # it has what a loader has
+            create_module=loader.create_module, exec_module=exec_module
+        )

@@ -53,7 +53,7 @@ def test_a_call_gets_what_was_given(way: str, measured: bool, contextual: bool) 
     records: list[tuple[float, float]] = []
     with AdaptiveExecutor(1, propagate_context=contextual) as pool:
         if measured:
-            seams.observe(pool, 1, lambda waited, ran: records.append((waited, ran)))
+            seams.engine_of(pool).observe(1, lambda waited, ran: records.append((waited, ran)))
         for fn in (given, Taker().take, spillable(given)):
             for args, kwargs in CALLS:
                 assert WAYS[way](pool, fn, *args, **kwargs) == (args, kwargs)

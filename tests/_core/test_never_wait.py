@@ -36,7 +36,7 @@ def in_between(pool: AdaptiveExecutor, call: Callable[[], Any]) -> Any:
     """Make `call()` where a signal handler may make it: while its own thread holds the pool's mutex."""
 
     def interrupted() -> Any:
-        with seams.mutex_of(pool):
+        with seams.engine_of(pool).mutex:
             return call()
 
     return Background(interrupted).join()

@@ -16,7 +16,7 @@ Records = list[tuple[float, float]]
 
 
 def observe(pool: AdaptiveExecutor, records: Records, one_in: int = 1) -> None:
-    seams.observe(pool, one_in, lambda waited, ran: records.append((waited, ran)))
+    seams.engine_of(pool).observe(one_in, lambda waited, ran: records.append((waited, ran)))
 
 
 @pytest.fixture
@@ -57,13 +57,13 @@ def test_one_in_many_is_measured(records: Records) -> None:
 def test_an_error_of_the_record_is_logged_and_measuring_ends(
     pool: AdaptiveExecutor, records: Records, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seams.observe(pool, 1, lambda waited, ran: fail())
+    seams.engine_of(pool).observe(1, lambda waited, ran: fail())
     assert pool.submit(int).result(TIMEOUT) == 0
     wait_for_idle(pool)
     assert "Boom" in caplog.text
     observe(pool, records)
     pool.submit(int).result(TIMEOUT)
-    seams.observe(pool, 0, None)
+    seams.engine_of(pool).observe(0, None)
     pool.submit(int).result(TIMEOUT)
     wait_for_idle(pool)
     assert len(records) == 1

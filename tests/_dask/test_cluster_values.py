@@ -146,7 +146,7 @@ def test_a_pace_remembers_only_so_many_functions() -> None:
     assert seen.time("old") is None and seen.time("used") == 0.001
     for number in range(3 * pace.KNOWN):
         seen.expect(f"never called {number}", 0.0)
-    assert len(seen._unknown) <= pace.KNOWN
+    assert len(seen._unsure) <= pace.KNOWN
 
 
 def test_a_large_argument_is_sent_once(pool: ClusterExecutor, caplog: pytest.LogCaptureFixture) -> None:

@@ -177,7 +177,7 @@ def test_due_in_the_moment_of_the_shutdown() -> None:
         future.add_done_callback(lambda _: told_in.append(threading.current_thread()))
 
         def closing(held: Any) -> bool:
-            seams.close(pool)
+            seams.engine_of(pool).close()
             queued = release(held)
             assert told_in == []
             return queued

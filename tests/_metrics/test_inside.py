@@ -32,7 +32,7 @@ from ebbpool import AdaptiveExecutor
 from ebbpool._metrics import service, source, table
 from ebbpool._metrics.source import AT_ONCE, BUCKETS, MOST, Samples, Source, checked
 from ebbpool._metrics.table import HISTOGRAMS, METRICS, text
-from ebbpool._testing.seams import crew_of
+from ebbpool._testing.seams import engine_of
 
 
 def test_shares_and_bounds() -> None:
@@ -91,9 +91,9 @@ def test_a_flood_is_thinned_evenly() -> None:
     kept = [waited for waited, _ in thinned.take()]
     assert MOST / 2 <= len(kept) <= MOST
     assert abs(sum(kept) / len(kept) - flood / 2) < flood / 20
-    assert list(thinned.take()) == []
+    assert thinned.take() == []
     thinned.record(1.0, 2.0)
-    assert list(thinned.take()) == [(1.0, 2.0)]
+    assert thinned.take() == [(1.0, 2.0)]
 
 
 def test_names_keep_the_rules_of_promtool() -> None:
@@ -272,7 +272,7 @@ def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted(world: World
     with Gate() as gate:
         gate.hold(pool)
         report()
-        engine = crew_of(pool).pool
+        engine = engine_of(pool)
         del pool
 
         def is_closed() -> bool:

@@ -268,19 +268,6 @@ def test_a_bad_path_is_named(value: Any, kind: type[Exception], reason: str) -> 
         monitor.listen(value)
 
 
-def test_it_listens_until_the_last_one_leaves_or_nobody_comes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with no_thread_leaks():
-        listener.Listener(path, resident=True, until_left=True)
-        with Talk(path) as first, Talk(path) as second:
-            assert "pools" in first.ask()
-            first.close()
-            assert "pools" in second.ask()
-        eventually(lambda: not path.exists())
-        monkeypatch.setattr(listener, "UNVISITED", 0.0)
-        listener.Listener(path, until_left=True)
-        eventually(lambda: not path.exists())
-
-
 def test_the_process_exits_as_ever_and_what_hangs_at_its_exit_can_be_looked_at(path: Path) -> None:
     script = f"""
     import sys
@@ -305,6 +292,7 @@ LOOK = (
     + """
     import json, socket
     from ebbpool import monitor
+    from ebbpool._monitor.listener import answer
 
     def pid(path):
         talk = socket.socket(socket.AF_UNIX)
@@ -321,9 +309,11 @@ def test_a_forked_child_leaves_the_socket_to_its_parent(path: Path) -> None:
     script = f"""
     path = {str(path)!r}
     with monitor.listen(path) as listening:
-        parent = os.getpid()
+        parent, (viewer, attached) = os.getpid(), socket.socketpair()
+        threading.Thread(target=answer, args=[attached], daemon=True).start()
+        assert viewer.send(b"?\\n") and viewer.recv(1)
         def check():
-            print(pid(path) == parent, listening, [thread.name for thread in threading.enumerate()])
+            print(pid(path) == parent, listening, [thread.name for thread in threading.enumerate()], attached.fileno())
             listening.close()
         print(pid(path) == parent, in_child(check), pid(path) == parent)
         reading, writing = os.pipe()
@@ -339,7 +329,7 @@ def test_a_forked_child_leaves_the_socket_to_its_parent(path: Path) -> None:
     os.waitpid(child, 0)
     """
     closed = f"<Listener on {str(path)!r}, closed>"
-    assert output_of(script, LOOK) == [f"True {closed} ['MainThread']", "True 0 True", "FileNotFoundError"]
+    assert output_of(script, LOOK) == [f"True {closed} ['MainThread'] -1", "True 0 True", "FileNotFoundError"]
 
 
 @needs_fork

@@ -159,7 +159,7 @@ def one_of_three(pool: AdaptiveExecutor) -> Iterator[Gate]:
         first.hold(pool, 3)
         for _ in range(3):
             pool.submit(second)
-        seams.allow(pool, 1)
+        seams.engine_of(pool).admit(1)
         first.open()
         second.await_begun()
         eventually(lambda: pool.stats().idle == 2)
@@ -170,10 +170,10 @@ def test_workers_beyond_those_allowed_park_as_their_tasks_end_until_more_are(poo
     with one_of_three(pool) as second:
         assert second.nobody_begins()
         assert (pool.stats().running, pool.stats().queued, second.peak) == (1, 2, 1)
-        seams.allow(pool, 2)
+        seams.engine_of(pool).admit(2)
         second.await_begun()
         assert second.nobody_begins()
-        seams.allow(pool, seams.ALL)
+        seams.engine_of(pool).admit(seams.ALL)
         second.await_begun()
 
 
@@ -189,7 +189,7 @@ def test_a_task_that_is_submitted_wakes_nobody_who_is_held_back_unless_one_waits
     pool: AdaptiveExecutor,
 ) -> None:
     warm(pool)
-    seams.allow(pool, 1)
+    seams.engine_of(pool).admit(1)
     with Gate() as gate:
         gate.hold(pool)
         pool.submit(gate)
@@ -202,14 +202,14 @@ def test_a_task_that_is_submitted_wakes_nobody_who_is_held_back_unless_one_waits
 def test_a_closed_pool_holds_nobody_back(pool: AdaptiveExecutor) -> None:
     with one_of_three(pool) as second:
         pool.shutdown(wait=False)
-        seams.allow(pool, 1)
+        seams.engine_of(pool).admit(1)
         second.await_begun(2)
 
 
 def test_what_is_held_back_does_not_count_as_room_in_a_bounded_queue() -> None:
     with seams.watched_by(seams.Nobody()), AdaptiveExecutor(3, min_workers=3, max_queue=1, when_full="reject") as pool:
         warm(pool)
-        seams.allow(pool, 1)
+        seams.engine_of(pool).admit(1)
         with Gate() as gate:
             gate.hold(pool)
             pool.submit(gate)
@@ -241,7 +241,7 @@ def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool
         assert seams.look_at(pool, 1000.3, 1.3) == rules.HELD_TICK, "a look takes the GIL from those that compute"
         pool.resize(max_queue=0)
         seams.look_at(pool, 1000.4, 1.4)
-        assert seams.allowed(pool) == seams.ALL, "its tasks must not wait"
+        assert seams.engine_of(pool).allowed == seams.ALL, "its tasks must not wait"
 
 
 @pytest.fixture(autouse=True)
@@ -278,7 +278,7 @@ def test_many_that_run_are_looked_at_though_no_task_waits() -> None:
         assert seams.look_at(pool, 1000.1, 1.2) == rules.CEILING_TICK
         pool.submit(gate)
         assert watch.call_count == 2, "once a task waits it is called all the same"
-        assert seams.allowed(pool) == 1
+        assert seams.engine_of(pool).allowed == 1
 
 
 def test_many_that_sleep_are_left_alone() -> None:
@@ -306,9 +306,9 @@ def test_what_was_found_out_is_kept_for_a_moment() -> None:
         wait_for_idle(pool)
         assert seams.look_at(pool, 1000.0 + 2 * rules.TICK, 1.0) is None
         seams.begin_looks(pool, 1000.0 + rules.MEMORY, 1.0)
-        assert seams.allowed(pool) == 1
+        assert seams.engine_of(pool).allowed == 1
         seams.begin_looks(pool, 1000.0 + 3 * rules.TICK + rules.MEMORY, 1.0)
-        assert seams.allowed(pool) == seams.ALL
+        assert seams.engine_of(pool).allowed == seams.ALL
 
 
 # Under overload: as few as get as much done, and all of them where each one counts.
@@ -439,9 +439,9 @@ def test_a_standing_queue_asks_for_restraint_and_its_end_lets_all_work(pool: Ada
         now = monotonic()
         seams.begin_looks(pool, now, 1.0)
         seams.look_at(pool, now + 0.2, 1.1)
-        assert seams.allowed(pool) == seams.ALL, "late, and not for long enough"
+        assert seams.engine_of(pool).allowed == seams.ALL, "late, and not for long enough"
         seams.look_at(pool, now + 0.4, 1.2)
-        assert seams.allowed(pool) == 2
+        assert seams.engine_of(pool).allowed == 2
         assert "more workers got no more done: 2 may be used" in pool.stats().last_decision
         assert not waiting.done()
     waiting.result()
@@ -450,5 +450,5 @@ def test_a_standing_queue_asks_for_restraint_and_its_end_lets_all_work(pool: Ada
         pool.submit(gate)
         assert gate.nobody_begins()
         seams.look_at(pool, now, 1.3)
-        assert seams.allowed(pool) == seams.ALL
+        assert seams.engine_of(pool).allowed == seams.ALL
         gate.await_begun()

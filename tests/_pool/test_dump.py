@@ -191,7 +191,7 @@ def test_the_exit_does_not_wait_for_one_that_is_stuck() -> None:
         def before_it_is_written():
             begun.set()
             threading.Event().wait()
-        seams.set_for_good("wait_for_dump", 0.01)
+        seams.setting(wait_for_dump=0.01)
         ask()
         print("over")
         """,

@@ -209,7 +209,7 @@ FORKS = {
                 begun.clear()
                 futures = [pool.submit(wait, 20), pool.submit(int)]
                 assert begun.wait(10)
-                print(seams.places_lent(pool), futures[1].done())
+                print(seams.engine_of(pool).lent, futures[1].done())
                 gate.set()
                 print(futures[1].result(10))
             print(in_child(check))
@@ -276,10 +276,17 @@ FORKS = {
             assert lane.submit(pow, 2, 3).result(10) == 8
             assert pool.wait_idle(10)
             inside, go = threading.Event(), threading.Event()
-            undo = seams.stop_in_a_step(pool, inside, go)
+            engine = seams.engine_of(pool)
+            dequeue = engine.dequeue
+            def slow():
+                taken = dequeue()
+                inside.set()
+                assert go.wait(20)
+                return taken
+            engine.dequeue = slow
             future = lane.submit(pow, 2, 4)
             assert inside.wait(10)
-            assert seams.mutex_of(pool).acquire(False) is False
+            assert engine.mutex.acquire(False) is False
             def hold():
                 with seams.orphans.mutex:
                     held.set()
@@ -302,7 +309,7 @@ FORKS = {
                 print(sorted(call.result(10) for call in [pool.submit(barrier.wait, 10) for _ in range(2)]))
                 pool.shutdown(timeout=10)
             print(in_child(check))
-            undo()
+            engine.dequeue = dequeue
             go.set()
             print(future.result(10))
         """,

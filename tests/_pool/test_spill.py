@@ -65,13 +65,13 @@ def request() -> str:
 
 
 def measured(pool: AdaptiveExecutor, *call: Any) -> Any:
-    seams.observe(pool, 1, lambda waited, ran: None)
+    seams.engine_of(pool).observe(1, lambda waited, ran: None)
     return pool.submit(*call)
 
 
 def no_longer_measured(pool: AdaptiveExecutor, *call: Any) -> Any:
-    seams.observe(pool, 1, lambda waited, ran: None)
-    seams.observe(pool, 0, None)
+    seams.engine_of(pool).observe(1, lambda waited, ran: None)
+    seams.engine_of(pool).observe(0, None)
     return pool.submit(*call)
 
 

@@ -79,8 +79,8 @@ def test_a_start_that_fails_gives_back_its_place(
         with monkeypatch.context() as patch, pytest.raises(error):
             break_step(patch, pool, step, error())
             pool.submit(ran.append, "refused")
-        stats = pool.stats()
-        assert (stats.workers, stats.queued, stats.started, *seams.threads_of(pool)) == (0, 0, 0, 0, 0)
+        stats, engine = pool.stats(), seams.engine_of(pool)
+        assert (stats.workers, stats.queued, stats.started, engine.headcount, engine.starting) == (0, 0, 0, 0, 0)
         assert pool.submit(ran.append, "accepted").result(TIMEOUT) is None
         wait_for_idle(pool)
         assert ran == ["accepted"]
@@ -125,7 +125,7 @@ def test_a_start_that_is_interrupted_when_the_thread_works_leaves_the_worker(mon
 
             def start(thread: threading.Thread) -> None:
                 began(thread)
-                eventually(lambda: seams.threads_of(pool)[1] == 0, "the worker has come to the queue")
+                eventually(lambda: seams.engine_of(pool).starting == 0, "the worker has come to the queue")
 
             interrupt_after(patch, start)
             pool.submit(int)
@@ -172,7 +172,7 @@ def test_submitting_at_the_end_of_the_stack_loses_nothing(settings: dict[str, An
                 assert future.result(TIMEOUT) == 8
             assert pool.submit(int).result(TIMEOUT) == 0, depth
             assert pool.wait_idle(TIMEOUT), depth
-            assert seams.threads_of(pool)[0] == pool.stats().workers, depth
+            assert seams.engine_of(pool).headcount == pool.stats().workers, depth
     assert taken and refused
 
 
@@ -360,7 +360,10 @@ def test_no_task_of_a_lane_or_in_line_is_left_undone(ends: dict[str, bool] | Non
 
     def submit() -> None:
         futures.extend(lane.submit(pow, number, 2) for number in range(5))
-        futures.extend(seams.line_up(pool, int) for _ in range(5))
+        for _ in range(5):
+            # It waits for room without holding up this thread, as a call from a loop does.
+            futures.append(pool.hold_back(int, (), None))
+            pool.release(futures[-1])
 
     with stranded(pool, submit, give_up):
         if ends is not None:
@@ -419,7 +422,7 @@ REFUSE = f"""
 import logging, re, sys, threading
 from ebbpool import AdaptiveExecutor
 from ebbpool._testing import seams
-seams.set_for_good("give_up", 0.1)
+seams.setting(give_up=0.1)
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 start = threading.Thread.start
 def have_started_by(start_thread, names):

@@ -24,6 +24,7 @@ from support.common import (
     output_of,
     wait_for_idle,
 )
+from support.manual_time import ManualTimekeeper
 
 from ebbpool import AdaptiveExecutor, LoopLag
 from ebbpool._testing import seams
@@ -98,7 +99,7 @@ def test_looks_keep_their_time_whenever_workers_start_and_whatever_a_look_raises
         raise MemoryError
 
     monkeypatch.setattr(seams.late.SlowTasks, "_look", look)
-    keeper = seams.ManualTimekeeper()
+    keeper = ManualTimekeeper()
     with seams.watched_by(keeper), AdaptiveExecutor(1, keep_alive=0, warn_after=5) as pool:
         for later, count in ((4, 0), (1, 1), (0, 1), (0, 1), (4, 1), (1, 2)):
             with Gate() as gate:

@@ -175,7 +175,7 @@ def test_the_longest_come_first_and_s_changes_that() -> None:
         "pool": ["five", "nine", "one"],
         "thread": ["nine", "five", "one"],
     }.items():
-        assert (state.sort, [task.figures["name"] for task in state.tasks()]) == (sort, order)
+        assert (state.sort, [task["name"] for task in state.tasks()]) == (sort, order)
         state.sort_next()
     assert state.sort == "time"
 

@@ -7,8 +7,45 @@ from contextlib import contextmanager
 from typing import Any
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing.seams import ManualTimekeeper
+from ebbpool._testing.seams import Timekeeper, Timers, crew_of
 from support.common import TIMEOUT, Boom, wait_for_idle
+
+
+class ManualTimekeeper(Timekeeper):
+    """A timekeeper without a thread: the test says what time it is, and takes the turns."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+        self.rings = 0
+        """How often it was to be woken."""
+        super().__init__(lambda: self.now)
+
+    def start(self) -> None: ...
+
+    def _ring(self) -> None:
+        self.rings += 1
+        super()._ring()
+
+    def settle(self) -> float:
+        """Take turns until there is nothing more to do now; return how many seconds later there is."""
+        for _ in range(100_000):
+            wake = self.turn()
+            if wake > self.now:
+                return wake - self.now
+        raise AssertionError("the timekeeper finds no rest")
+
+    def advance(self, seconds: float) -> float:
+        """Let `seconds` pass at once, as when a machine was suspended, and take the turns that follow."""
+        self.now += seconds
+        return self.settle()
+
+    def entries(self) -> int:
+        """Return how many calls are to come."""
+        return len(self._alarms)
+
+    def serve(self, pool: Any) -> None:
+        """Have the delayed calls of `pool` wait here; its workers have the real timekeeper."""
+        crew_of(pool).timers = Timers(self)
 
 
 @contextmanager

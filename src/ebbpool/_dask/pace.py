@@ -25,18 +25,15 @@ class Pace:
 
     def __init__(self) -> None:
         self._times: dict[str, float] = {}
-        self._cautious_until = 0.0
-        self._unknown: dict[str, float] = {}
+        self._unsure: dict[str, float] = {}
+        """When a function was called last, or ended last, that is not known to be short."""
         self.short = False
 
     def expect(self, name: str, now: float) -> None:
-        time = self._times.get(name)
-        if time is None:
-            if len(self._unknown) >= KNOWN:
-                self._unknown.clear()
-            self._unknown[name] = now
-        elif time > SHORT:
-            self._cautious_until = now + CAUTION
+        if self.time(name) is None:
+            if len(self._unsure) >= KNOWN:
+                self._unsure.clear()
+            self._unsure[name] = now
 
     def note(self, name: str, seconds: float, now: float) -> None:
         before = self._times.pop(name, seconds)
@@ -44,10 +41,9 @@ class Pace:
         self._times[name] = seconds if seconds > before else before + (seconds - before) * FORGET
         if len(self._times) > KNOWN:
             del self._times[next(iter(self._times))]
-        self._unknown.pop(name, None)
-        self.short = self._times[name] <= SHORT
-        if not self.short:
-            self._cautious_until = now + CAUTION
+        self._unsure.pop(name, None)
+        self.short = self.time(name) is not None
+        self.expect(name, now)
 
     def time(self, name: str) -> float | None:
         """Return how long a call of this function will take if it is known to be short, else None."""
@@ -56,8 +52,6 @@ class Pace:
 
     def calls(self, width: int, now: float) -> int:
         """Return how many calls there may be at a time, with `width` places for tasks in the window."""
-        if not self.short or now < self._cautious_until:
-            return width
-        if any(now - since < CAUTION for since in list(self._unknown.values())):
+        if not self.short or any(now - since < CAUTION for since in list(self._unsure.values())):
             return width
         return max(width, min(SHARING * width, SHARERS))

@@ -7,7 +7,9 @@ import io
 import pickle
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from time import perf_counter
@@ -83,55 +85,35 @@ def perform(topic: str, key: str, calls: list[bytes], *parts: bytes) -> list[Out
     """
     if len(calls) == 1:
         return [_made(calls[0], parts)]
-    shared = _Shared(topic, key, len(calls))
-    try:
-        for call in calls:
-            if not shared.begin():
-                break
-            shared.outcomes.append(_made(call, parts))
-    finally:
-        shared.clock.cancel()
-    return shared.outcomes
+    outcomes: list[Outcome] = []
+    waiting = deque(calls)
+    clock = threading.Timer(HANDED_BACK, _hand_back, (get_worker(), topic, key, waiting, outcomes, len(calls)))
+    clock.daemon = True
+    # One is made here in any case, however late the clock finds this thread.
+    call = waiting.popleft()
+    clock.start()
+    with suppress(IndexError):
+        while True:
+            outcomes.append(_made(call, parts))
+            call = waiting.popleft()
+    clock.cancel()
+    return outcomes
 
 
-class _Shared:
-    """A task of the cluster's with several calls, and the clock that hands back those that have not begun in time."""
-
-    def __init__(self, topic: str, key: str, count: int) -> None:
-        self._topic = topic
-        self._key = key
-        self._left = count
-        self._begun = 0
-        self.outcomes: list[Outcome] = []
-        self._mutex = threading.Lock()
-        self._worker: Any = get_worker()
-        self.clock = threading.Timer(HANDED_BACK, self._hand_back)
-        self.clock.daemon = True
-        self.clock.start()
-
-    def begin(self) -> bool:
-        with self._mutex:
-            if self._left == 0:
-                return False
-            self._left -= 1
-            self._begun += 1
-            return True
-
-    def _hand_back(self) -> None:
-        with self._mutex:
-            begun = self._begun
-            if not begun:
-                return
-            back, self._left = self._left, 0
-        told: list[Outcome] = []
-        size = 0
-        for outcome in list(self.outcomes):
-            size += len(outcome[1])
-            if size > TOLD:
-                break
-            told.append(outcome)
-        if back or told:
-            self._worker.log_event(self._topic, {"key": self._key, "begun": begun, "outcomes": told})
+def _hand_back(worker: Any, topic: str, key: str, waiting: deque[bytes], outcomes: list[Outcome], begun: int) -> None:
+    # Each call is taken from one end by the thread that makes them, or from the other end here.
+    with suppress(IndexError):
+        while True:
+            waiting.pop()
+            begun -= 1
+    told: list[Outcome] = []
+    size = 0
+    for outcome in list(outcomes):
+        size += len(outcome[1])
+        if size > TOLD:
+            break
+        told.append(outcome)
+    worker.log_event(topic, {"key": key, "begun": begun, "outcomes": told})
 
 
 def _made(call: bytes, parts: tuple[bytes, ...]) -> Outcome:

@@ -81,10 +81,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def endpoint(bind: Bind, read: Callable[[], Mapping[str, Amounts]], *, histograms: bool) -> Iterator[str]:
-    """Answer scrapes, in threads of its own, while the block runs; yield the address.
-
-    `read` returns the metrics of each pool by its label, in any thread. Errors call the address `metrics`.
-    """
+    """Answer scrapes while the block runs, with what `read` returns in some other thread; yield the address."""
     metrics = (*METRICS, *HISTOGRAMS) if histograms else METRICS
     with contextlib.closing(Listeners(bind, 64, False, "metrics")) as listeners:
         server = Server(listeners.of(0), lambda: text(metrics, read()))

@@ -221,10 +221,7 @@ class Source:
         self._in_view()
 
     def _in_view(self) -> dict[_Seen, Any]:
-        """Return the pools with their executors, None for one that is collected while its threads still work.
-
-        The tasks of pools that are new are sampled from now on.
-        """
+        """Return the pools with their executors, None for a collected one; sample the tasks of those that are new."""
         crews = lifecycle.in_view() if self._chosen is None else [(crew, crew.owner()) for crew in list(self._chosen)]
         found: dict[_Seen, Any] = {}
         for crew, owner in crews:
@@ -244,12 +241,11 @@ class Source:
             in_view = self._in_view()
             # If reading one fails, the next read finds the same pools to have ended.
             self._shown.update(in_view)
-            shown = {seen: seen.read(owner) for seen, owner in in_view.items()}
-            # A pool that has ended is shown once more, for its last counts, and then left out: that ends it in `_sums`.
-            ended = {seen: seen.read(None) for seen in self._shown.difference(in_view)}
+            found = {seen: seen.read(in_view.get(seen)) for seen in self._shown}
             self._shown = set(in_view)
-            self._sums.update(0, shown | ended)
-            self._sums.update(0, shown)
+            # A pool that has ended is shown once more, for its last counts, and then left out: that ends it in `_sums`.
+            self._sums.update(0, found)
+            self._sums.update(0, {seen: found[seen] for seen in in_view})
             return self._sums.read()
 
     def take(self) -> list[tuple[str, tuple[float, float]]]:
@@ -265,11 +261,7 @@ class Source:
 
 
 def reporter(every: int) -> Callable[[], bytes]:
-    """Return what writes the metrics of this process as a line of JSON without its end, for its parent to hear.
-
-    For each label of a pool it has the metrics, each a list of name, lane, value of the metric's label, and number. One
-    in `every` task is measured; none if that is 0.
-    """
+    """Return what writes the metrics of this process for its parent, as JSON: by label, the rows of `Amounts`."""
     source = Source(None, every, BUCKETS if every else None, SHOWN)
 
     def written() -> bytes:

@@ -104,10 +104,7 @@ GROWING: Final = frozenset(metric.name for metric in BY_NAME.values() if metric.
 
 
 def amounts(pool: Any, lanes: list[tuple[str, Any]], kinds: Container[Kind] = KINDS) -> Amounts:
-    """Return the metrics, of these kinds, in a `PoolStats` and in the `LaneStats` of its lanes, with their names.
-
-    Lanes of one name are added up. In place of a `PoolStats` an object will do that has what these kinds need.
-    """
+    """Return the metrics of these kinds in a `PoolStats`, and in those of its lanes; lanes of one name are added up."""
     found: Amounts = {}
     for metric in METRICS:
         if metric.kind in kinds:

@@ -17,8 +17,8 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from ebbpool._interpreter import daemon_threads, interpreter
 from ebbpool._monitor import PRIVATE, RESIDENT, THREAD, VARIABLE
@@ -33,15 +33,21 @@ if TYPE_CHECKING:
 LOGGER: Final = logging.getLogger("ebbpool.monitor")
 LONGEST: Final = 1 << 16
 """How many bytes a request may have."""
+REQUESTS: Final = {
+    '{"get": "snapshot"}': False,
+    '{"get": "snapshot", "stacks": false}': False,
+    '{"get": "snapshot", "stacks": true}': True,
+}
+"""Whether stacks are asked for, by what can be asked, as `json.dumps` writes it."""
 MOST: Final = 256
 """How many clients may be connected at once."""
 PATIENCE: Final = 1.0
 """Seconds for which `close` waits for the thread, which an answer may hold up; and until a failed accept is retried."""
-UNVISITED: Final = 60.0
-"""Seconds after which a listener that ends with its last client ends without having had any."""
 
 _open: dict[int, Listener] = {}
 """The listeners that are open, or have not quite ended."""
+_attached: WeakSet[socket.socket] = WeakSet()
+"""The connections to those who have attached to this process."""
 _asked = False
 """Whether this process has looked at the environment."""
 
@@ -110,13 +116,22 @@ def snapshot(stacks: bool = False) -> dict[str, Any]:
         stacks: Whether each running task comes with its stack.
     """
     pools = []
-    for crew, owner in lifecycle.in_view():
-        if owner is not None:
+    for crew, pool in lifecycle.in_view():
+        if pool is None:
+            continue
+        try:
+            figures = {
+                **asdict(pool.stats()),
+                "closed": bool(crew.pool.closed),
+                "lanes": [asdict(lane.stats()) for lane in pool.lanes()],
+                "tasks": [asdict(task) for task in pool.running(stacks=stacks)],
+                "decisions": [asdict(decision) for decision in pool.decisions()],
+            }
+        except Exception:
             # A subclass may do what it likes; it must not keep the others from being seen.
-            try:
-                pools.append(_pool(owner, bool(crew.pool.closed), stacks))
-            except Exception:
-                LOGGER.exception("the figures of pool %r cannot be read", crew.name)
+            LOGGER.exception("the figures of pool %r cannot be read", crew.name)
+        else:
+            pools.append(figures)
     return {
         "ebbpool": __version__,
         "pid": os.getpid(),
@@ -127,46 +142,21 @@ def snapshot(stacks: bool = False) -> dict[str, Any]:
     }
 
 
-def _pool(pool: Any, closed: bool, stacks: bool) -> dict[str, Any]:
-    # An `AdaptiveExecutor`, whose module is on a floor above.
-    return {
-        **asdict(pool.stats()),
-        "closed": closed,
-        "lanes": [asdict(lane.stats()) for lane in pool.lanes()],
-        "tasks": [asdict(task) for task in pool.running(stacks=stacks)],
-        "decisions": [asdict(decision) for decision in pool.decisions()],
-    }
-
-
 def _answer(line: bytes) -> bytes:
     """Return the answer to one request; what cannot be answered is told why. Does not raise."""
     try:
-        stacks = _stacks_wanted(line)
-        if stacks is not None:
-            return _encoded(snapshot(stacks))
-        wanted = '{"get": "snapshot"} on one line, where "stacks": true or false may be added'
-        return _refusal(f"a request must be {wanted}, not {reprlib.repr(line)}")
+        try:
+            stacks = REQUESTS[json.dumps(json.loads(line), sort_keys=True)]
+        except (ValueError, RecursionError, KeyError):
+            wanted = '{"get": "snapshot"} on one line, where "stacks": true or false may be added'
+            return _encoded(error=f"a request must be {wanted}, not {reprlib.repr(line)}")
+        return _encoded(**snapshot(stacks))
     except Exception as error:
-        return _refusal(f"{type(error).__name__}: {error}")
+        return _encoded(error=f"{type(error).__name__}: {error}")
 
 
-def _refusal(reason: str) -> bytes:
-    return _encoded({"error": reason})
-
-
-def _encoded(reply: dict[str, Any]) -> bytes:
+def _encoded(**reply: Any) -> bytes:
     return json.dumps(reply, separators=(",", ":")).encode() + b"\n"
-
-
-def _stacks_wanted(line: bytes) -> bool | None:
-    """Return whether a request asks for stacks; None if it is none."""
-    with contextlib.suppress(ValueError, RecursionError):
-        match json.loads(line):
-            case {"get": "snapshot", "stacks": bool(stacks), **more} if not more:
-                return stacks
-            case {"get": "snapshot", **more} if not more:
-                return False
-    return None
 
 
 def _talk(connection: socket.socket) -> Iterator[int]:
@@ -180,7 +170,7 @@ def _talk(connection: socket.socket) -> Iterator[int]:
     while not last or incoming:
         line, newline, _ = incoming.partition(b"\n")
         if len(line) > LONGEST:
-            reply = _refusal(f"a request may have {LONGEST} bytes at most, and ends with a newline")
+            reply = _encoded(error=f"a request may have {LONGEST} bytes at most, and ends with a newline")
             incoming.clear()
             last = True
         elif newline or last:
@@ -201,6 +191,20 @@ def _talk(connection: socket.socket) -> Iterator[int]:
                 left = left[connection.send(left) :]
 
 
+def answer(connection: socket.socket) -> None:
+    """Answer one who has attached to this process, until they leave; in a thread that does nothing else."""
+    _leave_signals_to_others()
+    _attached.add(connection)
+    for _ in _talk(connection):
+        # It blocks, and so it is ready.
+        pass
+
+
+def _leave_signals_to_others() -> None:
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
 class Listener:
     """A Unix socket on which this process tells what its pools are doing; see `listen`.
 
@@ -214,10 +218,9 @@ class Listener:
 
     path: str
 
-    def __init__(self, path: str | os.PathLike[str], *, resident: bool = False, until_left: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, resident: bool = False) -> None:
         self._pattern = _path_of(path)
         self._resident = resident
-        self._until_left = until_left
         self._start()
 
     def _start(self) -> None:
@@ -283,9 +286,7 @@ class Listener:
             LOGGER.warning("the process forked, and its child cannot be watched: %s", error)
 
     def _run(self) -> None:
-        if hasattr(signal, "pthread_sigmask"):
-            # Signals must go to other threads, which wait for them.
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        _leave_signals_to_others()
         try:
             self._serve()
         except Exception:
@@ -297,9 +298,8 @@ class Listener:
     def _serve(self) -> None:
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._selector.register(self._socket, selectors.EVENT_READ)
-        deadline = monotonic() + UNVISITED
-        while not self._until_left or self._clients or monotonic() < deadline:
-            for key, _ in self._selector.select(PATIENCE if self._until_left else None):
+        while True:
+            for key, _ in self._selector.select():
                 if key.fileobj is self._bell:
                     return
                 if key.data is None:
@@ -312,8 +312,6 @@ class Listener:
                     assert isinstance(key.fileobj, socket.socket)
                     self._clients.discard(key.fileobj)
                     key.fileobj.close()
-                    # The last one has left.
-                    deadline = 0.0
 
     def _accept(self) -> None:
         try:
@@ -337,7 +335,7 @@ class Listener:
             self._selector.register(connection, selectors.EVENT_READ, _talk(connection))
             return
         with connection, contextlib.suppress(OSError):
-            connection.send(_refusal(reason))
+            connection.send(_encoded(error=reason))
 
 
 def _close_all() -> None:
@@ -346,6 +344,8 @@ def _close_all() -> None:
 
 
 def _after_fork() -> None:
+    for connection in list(_attached):
+        connection.close()
     for listener in list(_open.values()):
         listener._forked()
 

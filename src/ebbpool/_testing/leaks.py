@@ -60,7 +60,8 @@ class Leaks:
 
     def _pools(self) -> list[Any]:
         loops = [loop for loop in _loops() if loop in self._spared and not loop.is_closed()]
-        others = [_shared_by_anyio(), *(getattr(loop._default, "_crew", None) for loop in loops)]
+        shared = getattr(sys.modules.get("ebbpool.anyio"), "_shared", None)
+        others = [getattr(shared, "_crew", None), *(getattr(loop._default, "_crew", None) for loop in loops)]
         return [
             crew
             for crew in lifecycle.live()
@@ -81,11 +82,6 @@ def _running(crews: Iterable[Any]) -> dict[tuple[Any, ...], tuple[Any, str]]:
 def _loops() -> list[Any]:
     aio = sys.modules.get("ebbpool.aio")
     return [] if aio is None else aio.live_loops()
-
-
-def _shared_by_anyio() -> Any:
-    executor = getattr(sys.modules.get("ebbpool.anyio"), "_shared", None)
-    return None if executor is None else executor._crew
 
 
 def _describe(crew: Any) -> str:

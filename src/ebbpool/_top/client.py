@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from ebbpool._top.processes import Attached, Failed, alive
+from ebbpool._top.processes import Attached, Failed
 from ebbpool._unix import peer
 
 LATE: Final = 2.0
@@ -21,10 +21,7 @@ LONGEST: Final = 1 << 28
 
 
 class Client:
-    """What asks a monitor for snapshots, one at a time.
-
-    It listens at `path`, or will if it is `attached`: once the process has come to what it was asked for.
-    """
+    """What asks a monitor for snapshots, one at a time: the one at `path`, or in a process that has been `attached`."""
 
     def __init__(self, path: str, pid: int | None = None, attached: Attached | None = None) -> None:
         self.path = path
@@ -42,17 +39,13 @@ class Client:
             self._request = json.dumps({"get": "snapshot", "stacks": stacks}).encode() + b"\n"
 
     def take(self, timeout: float = 0.0) -> dict[str, Any] | None:
-        """Return the snapshot that was asked for, or None if it does not come within `timeout` seconds.
-
-        Raises:
-            Failed: The process is gone, has refused, or does not listen.
-        """
+        """Return the snapshot that was asked for, None if it takes longer; raise `Failed` if there will be none."""
         deadline = monotonic() + timeout
         while (snapshot := self._answer()) is None:
             left = deadline - monotonic()
             if left <= 0:
                 return None
-            # What does not listen yet is asked again.
+            # Where too many others wait to be accepted, it is tried again.
             ready = self.waits_for()
             select.select(ready, [], [], left if ready else min(left, 0.02))
         self._since = None
@@ -69,13 +62,14 @@ class Client:
         if self._attached is None:
             return f"waiting for what listens on {self.path!r}"
         return (
-            f"waiting for process {self.pid} to listen\nIts main thread has to run Python code first. If it is in a "
+            f"waiting for process {self.pid} to answer\nIts main thread has to run Python code first. If it is in a "
             "system call\n(waiting for a lock, a connection), that call has to return."
         )
 
     def waits_for(self) -> list[socket.socket]:
-        """Return what can be read once an answer comes that is waited for, if there is a connection."""
-        return [] if self._socket is None or self._since is None else [self._socket]
+        """Return what can be read once there is more to do about the answer that is waited for, if there is one."""
+        waited = self._socket if self._attached is None else self._socket or self._attached.socket
+        return [] if waited is None or self._since is None else [waited]
 
     def close(self) -> None:
         if self._socket is not None:
@@ -84,6 +78,8 @@ class Client:
             self._attached.close(self._socket is not None)
 
     def _connect(self) -> socket.socket | None:
+        if self._attached is not None:
+            return self._attached.accept()
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
@@ -91,30 +87,21 @@ class Client:
         except OSError as error:
             connection.close()
             # It blocks if too many others wait to be accepted, by a process that does not come to it.
-            if not isinstance(error, BlockingIOError):
-                self._explain(error)
-            return None
+            if isinstance(error, BlockingIOError):
+                return None
+            raise Failed(self._explained(error)) from None
         if self.pid is None and (other := peer(connection)) is not None:
             self.pid = other[0]
         return connection
 
-    def _explain(self, error: OSError) -> None:
-        """Raise `Failed` for a failed connection, unless the process may still come to what it was asked for."""
-        absent = error.errno in (errno.ENOENT, errno.ECONNREFUSED)
-        if self._attached is not None:
-            if (refusal := self._attached.refusal()) is not None:
-                raise Failed(f"cannot watch process {self.pid}: {refusal}")
-            if not alive(self._attached.pid):
-                raise Failed(f"process {self.pid} has ended")
-            if absent:
-                return
+    def _explained(self, error: OSError) -> str:
         if error.errno == errno.ENOENT:
-            raise Failed(f"there is no {self.path!r}")
+            return f"there is no {self.path!r}"
         reason = error.strerror or str(error)
-        if absent:
+        if error.errno == errno.ECONNREFUSED:
             dead = Path(self.path).is_socket()
             reason = "nobody is listening there: the process has ended" if dead else "it is no socket"
-        raise Failed(f"cannot watch {self.path!r}: {reason}")
+        return f"cannot watch {self.path!r}: {reason}"
 
     def _answer(self) -> dict[str, Any] | None:
         """Do what can be done without waiting; return the snapshot if it has come."""

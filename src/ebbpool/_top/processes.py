@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -23,36 +24,29 @@ _MONITOR: Final = re.compile(
 _SCRIPT: Final = """
 def _begin():
     def look():
-        import os, sys
-        folder = {folder!r}
-        reason = "it has not imported ebbpool"
-        try:
-            if "ebbpool" in sys.modules:
-                try:
-                    from ebbpool._monitor.listener import Listener
-                except ImportError:
-                    reason = "its ebbpool is too old for this one"
-                else:
-                    Listener(os.path.join(folder, "d", "s"), resident=True, until_left=True)
-                    return
-        except BaseException as error:
-            reason = type(error).__name__ + ": " + str(error)
-        try:
-            # Bytes, because not every text can be the name of a file, and not every system takes more of them.
-            told = reason.encode("utf-8", "replace").replace(b"\\0", b"?")[:1000]
-            os.symlink(told, os.fsencode(os.path.join(folder, "d", "reason")))
-        except OSError:
-            pass
+        import os, shutil, socket, sys
+        with socket.socket(socket.AF_UNIX) as top:
+            try:
+                top.connect(os.path.join({folder!r}, "s"))
+                reason = b"it has not imported ebbpool"
+                if "ebbpool" in sys.modules:
+                    try:
+                        from ebbpool._monitor.listener import answer
+                    except ImportError:
+                        reason = b"its ebbpool is too old for this one"
+                    else:
+                        return answer(top)
+                top.sendall(b'{{"error": "%s"}}\\n' % reason)
+            except OSError:
+                # Nobody looks any more.
+                pass
+            finally:
+                shutil.rmtree({folder!r}, True)
     import _thread
     _thread.start_new_thread(look, ())
 _begin()
 """
 """What the process runs: it starts a thread, so that its main thread goes on at once."""
-_TOO_LATE: Final = """
-import shutil
-shutil.rmtree({folder!r}, True)
-"""
-"""What the process runs if `top` has left before its main thread came to it."""
 _OWN: Final = ".".join(map(str, sys.version_info[:2]))
 PREPARE: Final = (
     "Start it with EBBPOOL_MONITOR=PATH in its environment (it listens once it has made a pool, or logs why not), or "
@@ -131,11 +125,7 @@ def everyone() -> list[tuple[int, str, str]]:
 
 
 class Attached:
-    """A process that has been asked to listen, in a directory of its own, until the last one who looks has left.
-
-    Raises:
-        Failed: It cannot be asked; the text says why, and what to do.
-    """
+    """A process that has been asked to connect to a socket of ours, in a directory of its own."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -143,50 +133,48 @@ class Attached:
         root = _root_of(pid)
         # A system takes some hundred bytes for the path of a socket.
         base = tempfile.gettempdir() if not root and len(tempfile.gettempdir()) < 64 else root + "/tmp"
-        # Two directories: nobody else can change the outer one, into which this process writes, perhaps as root. The
-        # inner one is the other process's.
+        # Nobody else can change the directory, from which the process runs a script.
         self._folder = tempfile.mkdtemp(prefix="ebb-top-", dir=base)
-        self._inside = self._folder.removeprefix(root)
-        self._theirs = os.path.join(self._folder, "d")
-        self.path = os.path.join(self._theirs, "s")
+        self.path, script = (os.path.join(self._folder, name) for name in ("s", "script.py"))
+        inside = self._folder.removeprefix(root)
+        self.socket = socket.socket(socket.AF_UNIX)
         try:
-            os.mkdir(self._theirs, 0o700)
-            self._write(_SCRIPT)
+            self.socket.bind(self.path)
+            self.socket.listen()
+            self.socket.setblocking(False)
+            os.chmod(self.path, 0o600)
+            with open(script, "w", encoding="utf-8") as file:
+                file.write(_SCRIPT.format(folder=inside))
+            os.chmod(script, 0o644)
             owner = owner_of(pid)
             if owner is not None and os.geteuid() == 0 and owner[0] != 0:
-                os.chown(self._theirs, *owner)
+                os.chown(self.path, *owner)
                 os.chmod(self._folder, 0o711)
             sys.remote_exec(  # type: ignore[attr-defined,unused-ignore]  # since 3.14
-                pid, os.path.join(self._inside, "script.py")
+                pid, os.path.join(inside, "script.py")
             )
         except BaseException as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self.close(True)
             if isinstance(error, (OSError, RuntimeError)):
                 raise Failed(_explained(pid, error)) from None
             raise
 
-    def refusal(self) -> str | None:
-        """Return why the process does not listen, once it has said so."""
-        # A link that names it is made in one step, and read without a wait, whatever the other process puts there.
-        with suppress(OSError):
-            return os.readlink(os.fsencode(os.path.join(self._theirs, "reason"))).decode("utf-8", "replace")
-        return None
+    def accept(self) -> socket.socket | None:
+        """Return the connection of the process, or None until it has come to the script."""
+        try:
+            connection, _ = self.socket.accept()
+        except BlockingIOError:
+            if alive(self.pid):
+                return None
+            raise Failed(f"process {self.pid} has ended") from None
+        connection.setblocking(False)
+        return connection
 
-    def close(self, answered: bool) -> None:
-        """Remove the directory; `answered` tells whether the process has come to the script."""
-        if answered or self.refusal() is not None or not alive(self.pid):
+    def close(self, connected: bool) -> None:
+        """Let it go. If it has not connected yet it will run the script, which then tidies up."""
+        self.socket.close()
+        if connected or not alive(self.pid):
             shutil.rmtree(self._folder, ignore_errors=True)
-            return
-        # It will look for the script when its main thread runs Python again, and must find one that tidies up.
-        with suppress(OSError):
-            self._write(_TOO_LATE)
-
-    def _write(self, script: str) -> None:
-        new = os.path.join(self._folder, "script.new")
-        with open(new, "w", encoding="utf-8") as file:
-            file.write(script.format(folder=self._inside))
-        os.chmod(new, 0o644)
-        os.rename(new, os.path.join(self._folder, "script.py"))
 
 
 def _must_be_possible(pid: int) -> None:
@@ -225,10 +213,7 @@ def _explained(pid: int, error: Exception) -> str:
 
 
 def stacks_from_outside(pid: int | None) -> list[str]:
-    """Return the stacks of the threads of a process, in lines, as they are read without its help; none where it fails.
-
-    Threads of ours that have no task are left out, and so is what is beneath a task.
-    """
+    """Return, in lines, the stacks of a process's threads as they are read without its help; none where that fails."""
     lines = []
     # The module is CPython's own, and private. What it reads may change meanwhile: the next look tells more.
     with suppress(Exception):

@@ -7,10 +7,11 @@ import io
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._top.client import LATE, Client
@@ -28,10 +29,7 @@ _print: Final = functools.partial(print, flush=True)
 
 
 def run(target: str | None, once: bool, as_json: bool, stacks: bool) -> int:
-    """Show what the pools of a process are doing, or list the processes that listen; return the exit status.
-
-    `target` is the number of a process, or the path where one listens; None for the list.
-    """
+    """Watch the process with a number, or at a path, or list those that listen; return the exit status."""
     try:
         if not hasattr(socket, "AF_UNIX"):
             raise Failed("this Python has no Unix sockets, which top needs")
@@ -137,12 +135,14 @@ def _show(client: Client, once: bool, stacks: bool) -> int:
 
 
 def _live(client: Client, console: Console) -> int:
-    from ebbpool._top.terminal import Terminal
+    from ebbpool._top.terminal import keys_pressed, taken
     from ebbpool._top.view import KEYS, Model, screen
 
     model = Model(client.hope)
     following = looked = time.monotonic()
-    with Terminal(console, sys.stdin.fileno()) as terminal:
+    keyboard = sys.stdin.fileno()
+    with ExitStack() as terminal:
+        live = terminal.enter_context(taken(console, keyboard))
         while True:
             if time.monotonic() >= following and not client.silent:
                 client.ask(stacks=model.opened is not None and not model.over)
@@ -154,12 +154,18 @@ def _live(client: Client, console: Console) -> int:
             if model.snapshot is None and client.silent >= LATE and time.monotonic() >= looked:
                 looked = time.monotonic() + INTERVAL
                 model.waiting = "\n".join([client.hope, *stacks_from_outside(client.pid)])
-            terminal.show(screen(model, console.width, console.height))
+            live.update(screen(model, console.width, console.height), refresh=True)
             # With an answer outstanding the seconds without one are counted.
             left = following - time.monotonic() if not client.silent else 0.25
-            for key in terminal.wait(client.waits_for(), min(left, INTERVAL)):
+            for key in keys_pressed(keyboard, client.waits_for(), min(left, INTERVAL)):
                 if key == "quit":
                     return 0
+                if key == "pause":
+                    # The shell has the terminal until it lets the process go on.
+                    terminal.close()
+                    os.kill(os.getpid(), signal.SIGTSTP)
+                    live = terminal.enter_context(taken(console, keyboard))
+                    continue
                 if key == "enter":
                     # The stack is asked for at once.
                     following = 0.0

@@ -9,15 +9,13 @@ import select
 import signal
 import termios
 import tty
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.control import Control
+from rich.live import Live
 
 if TYPE_CHECKING:
-    from typing import Self
-
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
 _KEYS: Final = {
     b"\x1b[A": "up",
@@ -47,68 +45,43 @@ def keys_in(data: bytes) -> list[str]:
     return [_KEYS[key] for key in _KEY.findall(data) if key in _KEYS]
 
 
-class Terminal:
-    def __init__(self, console: Console, keyboard: int) -> None:
-        self._console = console
-        self._keyboard = keyboard
-        self._screen: Any = None
-        self._before: Any = None
-        self._handlers: dict[int, Any] = {}
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
-    def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            self._handlers[number] = signal.signal(number, self._leave)
-        self._take()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._give_back()
-        for number, handler in self._handlers.items():
+@contextlib.contextmanager
+def taken(console: Console, keyboard: int) -> Iterator[Live]:
+    """Have the terminal for a block, and what draws each screen over the last one."""
+    handlers = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = termios.tcgetattr(keyboard)
+    live = Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+    try:
+        tty.setcbreak(keyboard)
+        # Ctrl-Z is a key, because a signal may come in the midst of drawing.
+        changed = termios.tcgetattr(keyboard)
+        changed[6][termios.VSUSP] = b"\0"
+        termios.tcsetattr(keyboard, termios.TCSANOW, changed)
+        live.start()
+        yield live
+    finally:
+        # The other end of a line may be gone.
+        with contextlib.suppress(OSError):
+            live.stop()
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
-    def show(self, picture: RenderableType) -> None:
-        """Draw one screen over the last one, in one piece, so that nothing flickers."""
-        with self._console:
-            self._console.control(Control.home())
-            self._screen.update(picture)
 
-    def wait(self, others: Sequence[Any], timeout: float) -> list[str]:
-        """Return the keys that are pressed within `timeout` seconds; none once one of the `others` has something."""
-        ready, _, _ = select.select([self._keyboard, *others], [], [], max(0.0, timeout))
-        if self._keyboard not in ready:
-            return []
-        data = os.read(self._keyboard, 1024)
-        if not data:
-            return ["quit"]
-        # Over a slow line a sequence may come in pieces.
-        if data.endswith((b"\x1b", b"\x1b[", b"\x1bO")) and select.select([self._keyboard], [], [], 0.05)[0]:
-            data += os.read(self._keyboard, 1024)
-        keys = keys_in(data)
-        if "pause" in keys:
-            # The shell has the terminal until it lets the process go on.
-            self._give_back()
-            os.kill(os.getpid(), signal.SIGTSTP)
-            self._take()
-        return [key for key in keys if key != "pause"]
-
-    def _take(self) -> None:
-        self._before = termios.tcgetattr(self._keyboard)
-        tty.setcbreak(self._keyboard)
-        # Ctrl-Z is a key, because a signal may come in the midst of drawing.
-        changed = termios.tcgetattr(self._keyboard)
-        changed[6][termios.VSUSP] = b"\0"
-        termios.tcsetattr(self._keyboard, termios.TCSANOW, changed)
-        self._screen = self._console.screen(hide_cursor=True)
-        self._screen.__enter__()
-
-    def _give_back(self) -> None:
-        if self._screen is not None:
-            screen, self._screen = self._screen, None
-            # The other end of a line may be gone.
-            with contextlib.suppress(OSError):
-                screen.__exit__(None, None, None)
-            with contextlib.suppress(termios.error):
-                termios.tcsetattr(self._keyboard, termios.TCSADRAIN, self._before)
-
-    def _leave(self, number: int, _: object) -> None:
-        raise SystemExit(128 + number)
+def keys_pressed(keyboard: int, others: Sequence[Any], timeout: float) -> list[str]:
+    """Return the keys that are pressed within `timeout` seconds; none once one of the `others` has something."""
+    ready, _, _ = select.select([keyboard, *others], [], [], max(0.0, timeout))
+    if keyboard not in ready:
+        return []
+    data = os.read(keyboard, 1024)
+    if not data:
+        return ["quit"]
+    # Over a slow line a sequence may come in pieces.
+    if data.endswith((b"\x1b", b"\x1b[", b"\x1bO")) and select.select([keyboard], [], [], 0.05)[0]:
+        data += os.read(keyboard, 1024)
+    return keys_in(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -53,27 +53,14 @@ class Row:
         return int(self.figures["limit" if self.is_lane else "max_workers"])
 
 
-@dataclass(frozen=True)
-class Task:
-    pool: str
-    figures: dict[str, Any]
-
-    @property
-    def key(self) -> Key:
-        """What tells it from others, from snapshot to snapshot."""
-        return self.pool, self.figures["thread"], self.figures["name"]
-
-    @property
-    def place(self) -> str:
-        lane = self.figures["lane"]
-        return f"{self.pool}/{lane}" if lane else self.pool
-
+Task = dict[str, Any]
+"""A task as the snapshot has it, and its "place": its pool, and its lane if it has one."""
 
 SORTS: Final[dict[str, Callable[[Task], Any]]] = {
-    "time": lambda task: -task.figures["seconds"],
-    "name": lambda task: str(task.figures["name"]),
-    "pool": lambda task: task.place,
-    "thread": lambda task: str(task.figures["thread"]),
+    "time": lambda task: -task["seconds"],
+    "name": lambda task: str(task["name"]),
+    "pool": lambda task: task["place"],
+    "thread": lambda task: str(task["thread"]),
 }
 """By what tasks can be sorted, in the order in which one key goes through them."""
 
@@ -115,14 +102,18 @@ class Model:
 
     def tasks(self) -> list[Task]:
         pools = self.snapshot["pools"] if self.snapshot is not None else []
-        found = [Task(pool["name"], task) for pool in pools for task in pool["tasks"]]
+        found = [
+            task | {"place": f"{pool['name']}/{task['lane']}" if task["lane"] else pool["name"]}
+            for pool in pools
+            for task in pool["tasks"]
+        ]
         found.sort(key=SORTS["time"])
         found.sort(key=SORTS[self.sort])
         return found
 
     def chosen(self) -> int:
         """Return the place of the chosen task among `tasks`; it stays with the task as long as that runs."""
-        keys = [task.key for task in self.tasks()]
+        keys = [_key(task) for task in self.tasks()]
         return keys.index(self._chosen) if self._chosen in keys else max(0, min(self._place, len(keys) - 1))
 
     def move(self, steps: int) -> None:
@@ -133,7 +124,7 @@ class Model:
         elif tasks := self.tasks():
             self._place = max(0, min(self.chosen() + steps, len(tasks) - 1))
             # At the top the choice does not follow a task: the first row stays chosen, whatever is in it.
-            self._chosen = tasks[self._place].key if self._place else None
+            self._chosen = _key(tasks[self._place]) if self._place else None
 
     @property
     def next_sort(self) -> str:
@@ -160,13 +151,13 @@ class Model:
         if self.opened is None:
             return
         for task in self.tasks():
-            if task.key == self.opened.key and task.figures["seconds"] >= self.opened.figures["seconds"]:
+            if _key(task) == _key(self.opened) and task["seconds"] >= self.opened["seconds"]:
                 self.opened = task
                 return
         # The last stack stays, to be read. If none has come, none will.
         self.over = True
-        if not self.opened.figures["stack"]:
-            self.notice = f"{self.opened.figures['name']} has ended"
+        if not self.opened["stack"]:
+            self.notice = f"{self.opened['name']} has ended"
             self.close()
 
 
@@ -179,6 +170,11 @@ KEYS: Final[dict[str, Callable[[Model], None]]] = {
     "page up": lambda model: model.move(-10),
     "page down": lambda model: model.move(10),
 }
+
+
+def _key(task: Task) -> Key:
+    """Return what tells a task from others, from snapshot to snapshot."""
+    return task["place"], task["thread"], task["name"]
 
 
 def _parts(snapshot: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
@@ -294,11 +290,11 @@ def _tasks(model: Model, height: int, keys: bool, stacks: bool) -> RenderableTyp
         mark = keys and place == chosen
         table.add_row(
             "▸" if mark else "",
-            printable(task.figures["name"]),
-            printable(task.place),
-            printable(task.figures["thread"]),
-            _mark(task.figures),
-            duration(task.figures["seconds"]),
+            printable(task["name"]),
+            printable(task["place"]),
+            printable(task["thread"]),
+            _mark(task),
+            duration(task["seconds"]),
             style="reverse" if mark else "",
         )
     parts: list[RenderableType] = [table]
@@ -309,16 +305,15 @@ def _tasks(model: Model, height: int, keys: bool, stacks: bool) -> RenderableTyp
 
 def _stack(task: Task, width: int = UNLIMITED, end: str = "") -> list[Text]:
     """Return the title and the lines of a stack; what is not a screen may have long lines."""
-    figures = task.figures
-    number = f" ({figures['native_id']})" if figures["native_id"] is not None else ""
+    number = f" ({task['native_id']})" if task["native_id"] is not None else ""
     title = (
-        f"STACK of {figures['name']}, {task.place}, thread {figures['thread']}{number}, "
-        f"{end or 'for ' + duration(figures['seconds'])}"
+        f"STACK of {task['name']}, {task['place']}, thread {task['thread']}{number}, "
+        f"{end or 'for ' + duration(task['seconds'])}"
     )
-    if figures["stack"]:
-        lines = [_fitted(line, width) for line in figures["stack"].rstrip("\n").replace("\t", "    ").split("\n")]
+    if task["stack"]:
+        lines = [_fitted(line, width) for line in task["stack"].rstrip("\n").replace("\t", "    ").split("\n")]
     else:
-        lines = ["away: its stack is not in this process" if figures.get("away") else "waiting for it…"]
+        lines = ["away: its stack is not in this process" if task.get("away") else "waiting for it…"]
     overflow: OverflowMethod = "ignore" if width == UNLIMITED else "ellipsis"
     texts = [Text(printable(line), no_wrap=True, overflow=overflow) for line in (title, *lines)]
     texts[0].style = "bold"
@@ -387,10 +382,10 @@ def _coloured(number: Any, colour: str) -> Text:
     return Text(str(number), colour if number else "dim")
 
 
-def _mark(figures: Mapping[str, Any]) -> Text:
+def _mark(task: Task) -> Text:
     """Return what is odd about a task. One of an older process may lack some of it."""
     colours = {"blocked": "red", "abandoned": "yellow", "away": ""}
-    odd = next((word for word in colours if figures.get(word)), "")
+    odd = next((word for word in colours if task.get(word)), "")
     return Text(odd, colours.get(odd, ""))
 
 
