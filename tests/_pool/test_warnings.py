@@ -44,7 +44,7 @@ def test_a_task_that_runs_for_too_long_is_logged_once_with_its_stack(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(seams.late, "tell", lambda _, call: call())
-    keeper = seams.ManualTimekeeper()
+    keeper = ManualTimekeeper()
     with seams.watched_by(keeper), AdaptiveExecutor(2, "web", min_workers=2, warn_after=0.01) as pool, Gate() as gate:
         pool.submit(hang, gate)
         pool.lane("reports", limit=1).submit(hang, gate)
