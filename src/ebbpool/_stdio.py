@@ -1,4 +1,4 @@
-"""Lets threads write to stdout and stderr without waiting, even if nobody reads them; and waits for a descriptor."""
+"""Lets threads write to stdout and stderr without waiting, even if nobody reads them; and how to wait and be woken."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import io
 import logging
 import os
 import select
-import selectors
 import signal
+import socket
 import stat
 import sys
 import threading
@@ -17,8 +17,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
-    import socket
-
     from _typeshed import ReadableBuffer
 
 HELD: Final = 1 << 20
@@ -211,6 +209,31 @@ def _forget(stream: TextIO) -> None:
         os.close(kept)
 
 
+class Bell:
+    """A pair of sockets that ends a wait: `ear` becomes readable when somebody rings."""
+
+    def __init__(self) -> None:
+        self.ear, self._rope = socket.socketpair()
+        self.ear.setblocking(False)
+        self._rope.setblocking(False)
+
+    def ring(self, message: bytes = b"\0") -> None:
+        """End a wait that is under way, or the next one; in any thread, also in a signal handler."""
+        # An error means that it has been rung often enough, or is closed.
+        with contextlib.suppress(OSError):
+            self._rope.send(message)
+
+    def hear(self) -> bytes:
+        """Make `ear` silent again; return what was rung."""
+        with contextlib.suppress(BlockingIOError):
+            return self.ear.recv(1 << 16)
+        return b""
+
+    def close(self) -> None:
+        self.ear.close()
+        self._rope.close()
+
+
 def wait_for(source: int | socket.socket, writing: bool, timeout: float | None) -> bool:
     """Wait up to `timeout` seconds until the descriptor or socket can be read, or written; None waits for ever."""
     if timeout is not None:
@@ -219,6 +242,5 @@ def wait_for(source: int | socket.socket, writing: bool, timeout: float | None) 
         poll = select.poll()
         poll.register(source, select.POLLOUT if writing else select.POLLIN)
         return bool(poll.poll(None if timeout is None else timeout * 1000))
-    with selectors.DefaultSelector() as selector:
-        selector.register(source, selectors.EVENT_WRITE if writing else selectors.EVENT_READ)
-        return bool(selector.select(timeout))
+    ready = select.select([] if writing else [source], [source] if writing else [], [], timeout)
+    return bool(ready[0] or ready[1])

@@ -43,46 +43,25 @@ class Connection(socket.socket):
 
     One thread at a time owns it: the front door's while it is in one of the door's rooms, otherwise the worker that
     runs the handler. Both hand it over through a queue.
-
-    Attributes:
-        address: The client's.
-        limits: The server's.
-        limit: Seconds that one operation of a handler may take; None for ever.
-        room: The front door's room that it is in; None while a worker has it.
-        descriptor: The descriptor under which the room has it, even if it has been closed since.
-        since: When it came into the room, in seconds of the door's clock.
-        polled: Whether the door's poller knows the descriptor.
-        discarded: How many bytes were thrown away while it lingers.
-        data: The bytes that came and have not been dropped, from the first byte of the request line on.
-        head: What the head says, a `Head`; None until it has come.
-        position: How far `data` has been searched for the end of the head; then, how far the handler has read.
-        end: Where the request, as far as it has come, ends in `data`.
-        to_come: How many bytes of the request have not come yet, or `ENDLESS`.
-        answered: Whether something was sent since the request was handed over, interim responses not counted.
-        again: Whether the handler asked for the next request.
-        ended: Whether the client has closed its side of the connection.
-        came: How many bytes came while a handler read; before that, how many there were when it last got more time.
-        waited: Seconds for which that handler has waited for them.
     """
 
-    address: Any
-    limits: RequestLimits
-    limit: float | None
-    room: Any
-    descriptor: int
-    since: float
-    polled: bool
-    discarded: int
-    data: bytes | bytearray
-    head: Any
-    position: int
-    end: int
-    to_come: int
-    answered: bool
-    again: bool
-    ended: bool
-    came: int
-    waited: float
+    address: Any  # the client's
+    limits: RequestLimits  # the server's
+    limit: float | None  # seconds that one operation of a handler may take; None for ever
+    room: Any  # the front door's room that it is in; None while a worker has it
+    descriptor: int  # under which the room has it, even if it has been closed since
+    since: float  # when it came into the room, in seconds of the door's clock
+    polled: bool  # whether the door's poller knows the descriptor
+    data: bytes | bytearray  # what came and has not been dropped, from the first byte of the request line on
+    head: Any  # what the head says, a `Head`; None until it has come
+    position: int  # how far `data` has been searched for the end of the head; then, how far the handler has read
+    end: int  # where the request, as far as it has come, ends in `data`
+    to_come: int  # how many bytes of the request have not come yet, or `ENDLESS`
+    answered: bool  # whether something was sent since the request was handed over, interim responses not counted
+    again: bool  # whether the handler asked for the next request
+    ended: bool  # whether the client has closed its side of the connection
+    came: int  # bytes that came while a handler read; in a room, that were there when it got more time, or thrown away
+    waited: float  # seconds for which that handler has waited for them
 
     __slots__ = tuple(__annotations__)
 
@@ -91,7 +70,7 @@ class Connection(socket.socket):
         self.address = self.limit = self.room = self.head = None
         self.descriptor = -1
         self.data = b""
-        self.position = self.end = self.came = self.discarded = 0
+        self.position = self.end = self.came = 0
         self.to_come = ENDLESS
         self.since = self.waited = 0.0
         self.polled = self.answered = self.again = self.ended = False

@@ -44,20 +44,13 @@ class BadRequest(Exception):
 
 
 class Head(NamedTuple):
-    """What the head of a request, of `size` bytes with the blank line, says about where the request ends.
+    """What the head of a request says about where the request ends."""
 
-    Attributes:
-        length: Bytes of the body; None if that is known only after decoding it.
-        open_ended: Whether the connection may cease to carry requests after this one.
-        expects: Whether the client waits for an interim response before it sends the body.
-        last: Whether the connection must carry no further request.
-    """
-
-    size: int
-    length: int | None = 0
-    open_ended: bool = False
-    expects: bool = False
-    last: bool = False
+    size: int  # of the head, in bytes, with the blank line
+    length: int | None = 0  # bytes of the body; None if that is known only after decoding it
+    open_ended: bool = False  # whether the connection may cease to carry requests after this one
+    expects: bool = False  # whether the client waits for an interim response before it sends the body
+    last: bool = False  # whether the connection must carry no further request
 
 
 def skip_blank(data: bytes | bytearray) -> int:
@@ -101,30 +94,27 @@ def parse_head(head: bytes) -> Head:
     coded = lower.find(b"transfer-encoding") >= 0
     framed = coded or lower.find(b"content-length") >= 0
     clean = _CLEAN.fullmatch(head, line_end + 1) is not None and head.find(b"\r", 0, max(0, line_end - 1)) < 0
-    if not clean and (framed or _SPACED_NAME.search(head, line_end)):
+    simple = is_simple(head)
+    if (framed and simple) or (not clean and (framed or _SPACED_NAME.search(head, line_end))):
         raise BadRequest(HTTPStatus.BAD_REQUEST)
-    if is_simple(head):
-        if framed:
-            raise BadRequest(HTTPStatus.BAD_REQUEST)
+    if simple:
         return Head(size, last=True)
+    length: int | None = 0
     open_ended = head.startswith(b"CONNECT ") or lower.find(b"\nupgrade:") >= 0
     expects = lower.find(b"\nexpect:") >= 0
-    last = not clean
-    if not framed:
-        return Head(size, 0, open_ended, expects, last)
-    lengths = _LENGTHS.findall(lower, line_end)
+    # Without any lengths the words are in a value, or in the middle of another name.
+    lengths = _LENGTHS.findall(lower, line_end) if framed else []
     if coded and lower.find(b"\ntransfer-encoding:") >= 0:
         if lengths:
             raise BadRequest(HTTPStatus.BAD_REQUEST)
         # Not `open_ended`, which lifts the time limit: the end of a coded body is not seen here.
         return Head(size, None, False, expects, last=True)
-    if not lengths:
-        # The words are in a value, or in the middle of another name.
-        return Head(size, 0, open_ended, expects, last)
-    length = lengths[0].strip(b" \t\r")
-    if len(lengths) > 1 or _LENGTH.fullmatch(length) is None:
-        raise BadRequest(HTTPStatus.BAD_REQUEST)
-    return Head(size, int(length), open_ended, expects, last)
+    if lengths:
+        text = lengths[0].strip(b" \t\r")
+        if len(lengths) > 1 or _LENGTH.fullmatch(text) is None:
+            raise BadRequest(HTTPStatus.BAD_REQUEST)
+        length = int(text)
+    return Head(size, length, open_ended, expects, last=not clean)
 
 
 def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._servers.door import DRAINED, LOGGER, LONGEST, Bell, Door, SelectorPoller, turn_away
+from ebbpool._servers.door import DRAINED, LOGGER, LONGEST, Door, SelectorPoller, turn_away
+from ebbpool._stdio import Bell
 
 TICK: Final = 0.25
 """Seconds between two looks at the clocks of connections, at most."""
@@ -43,13 +44,6 @@ class FrontDoor(Door):
 
     Only the thread that runs the loop may use it, except for `give_back` and what that touches: the queue of returned
     connections, whether the door is open, and whether it sleeps, all three under the lock.
-
-    Attributes:
-        reading: Connections whose head has not come in full, new ones included.
-        filling: Connections whose head has come, and whose body has not come in full.
-        idle: Connections between requests.
-        lingering: Connections that were answered, and that their clients are to close.
-        buffered: Bytes that the connections in `filling` have.
     """
 
     keeps = True
@@ -58,11 +52,11 @@ class FrontDoor(Door):
         super().__init__(host, poller, clock)
         limits: RequestLimits = host._limits
         self._limits = limits
-        self.reading = Room(limits.header_timeout)
-        self.filling = Room(limits.body_timeout)
-        self.idle = Room(limits.idle_timeout)
-        self.lingering = Room(LINGER)
-        self.buffered = 0
+        self.reading = Room(limits.header_timeout)  # whose head has not come in full, new ones included
+        self.filling = Room(limits.body_timeout)  # whose head has come, and whose body has not come in full
+        self.idle = Room(limits.idle_timeout)  # between requests
+        self.lingering = Room(LINGER)  # that were answered, and that their clients are to close
+        self.buffered = 0  # bytes that the connections in `filling` have
         self._held: dict[int, Connection] = {}
         self._now = clock()
         self._next_look = 0.0
@@ -200,7 +194,6 @@ class FrontDoor(Door):
             self._leave(connection)
             if not self._enter(connection, room):
                 return
-            connection.came = 0
         self._arm(connection)
 
     def _lend(self, connection: Connection) -> None:
@@ -212,8 +205,8 @@ class FrontDoor(Door):
     def _discard(self, connection: Connection) -> None:
         for _ in range(DRAINED):
             chunk = connection.receive()
-            connection.discarded += len(chunk)
-            if not chunk or connection.discarded > LINGER_BYTES:
+            connection.came += len(chunk)
+            if not chunk or connection.came > LINGER_BYTES:
                 self._drop(connection)
                 return
         self._arm(connection)
@@ -248,6 +241,7 @@ class FrontDoor(Door):
             self._drop(stale)
         connection.room = room
         connection.since = self._now
+        connection.came = 0
         room.held[descriptor] = connection
         self._held[descriptor] = connection
         if room is self.filling:
@@ -290,9 +284,9 @@ class FrontDoor(Door):
                 came = len(connection.data)
                 if room is self.filling and came - connection.came >= max(1, LEAST_RATE * room.seconds):
                     # It has sent its share of a body since the last look.
-                    connection.came = came
                     self._leave(connection)
                     self._enter(connection, room)
+                    connection.came = came
                 elif connection.data and room is not self.idle:
                     self.answer(connection, HTTPStatus.REQUEST_TIMEOUT)
                 else:

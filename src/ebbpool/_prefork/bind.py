@@ -77,7 +77,7 @@ class Listeners:
             raise ValueError("reuse_port must be False on this system, which has no SO_REUSEPORT")
         if reuse_port and not isinstance(address, tuple):
             raise ValueError(f"reuse_port needs an internet address to bind, not {bind!r}")
-        with _explained(bind, name):
+        with _explained(_shown(*bind) if isinstance(bind, tuple) else bind, name):
             if isinstance(address, socket.socket):
                 self._first = address
                 address.listen(backlog)
@@ -85,7 +85,9 @@ class Listeners:
             elif isinstance(address, str):
                 self._first = self._own[0] = self._unix(address)
             else:
-                self._family, self._address = _resolve(*address)
+                host, port = address
+                found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+                self._family, self._address = found[0][0], found[0][4]
                 if reuse_port:
                     # A socket with SO_REUSEPORT joins others that listen at the address with it. Bind once without it,
                     # to notice if another program listens there.
@@ -99,7 +101,7 @@ class Listeners:
         name = self._first.getsockname()
         if not isinstance(name, tuple):
             return UNIX + os.fsdecode(name)
-        return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+        return _shown(*name[:2])
 
     def of(self, number: int) -> socket.socket:
         """Return the socket that child `number` listens on; with `reuse_port` it may have to be opened."""
@@ -149,16 +151,12 @@ class Listeners:
         return listener
 
 
-def _resolve(host: str, port: int) -> tuple[int, Any]:
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    # With no host named, IPv4 comes first, as in http.server and in socketserver.
-    if not host:
-        found.sort(key=lambda entry: entry[0] != socket.AF_INET)
-    return found[0][0], found[0][4]
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @contextlib.contextmanager
-def _explained(bind: Bind, name: str) -> Iterator[None]:
+def _explained(bind: object, name: str) -> Iterator[None]:
     """Make errors name the address that could not be bound, or that cannot be one."""
     try:
         yield

@@ -173,7 +173,7 @@ class Child:
         told = -1
         warned = False
         silent_since = time.monotonic()
-        while not any(map(self._must_stop, wait([self._line, self._signals.bell], pause))):
+        while not any(map(self._must_stop, wait([self._line, self._signals.ear], pause))):
             self._report()
             turns = self._turns
             now = time.monotonic()
@@ -188,7 +188,7 @@ class Child:
 
     def _must_stop(self, source: object) -> bool:
         if source is not self._line:
-            return signal.SIGTERM in self._signals.received()
+            return signal.SIGTERM in self._signals.hear()
         # The parent has ended the line, or is gone. SIGTERM tells code that has a handler of its own for that.
         if os.name == "posix":
             ident = threading.main_thread().ident
@@ -220,7 +220,7 @@ class Child:
             self._deadline = time.monotonic() + self._limits.graceful_timeout
             self.stopping.set()
         self._tell(LEAVING)
-        self._signals.ring(signal.SIGTERM)
+        self._signals.note(signal.SIGTERM)
 
     def _report(self) -> None:
         # One at a time, so that none overtakes another. A parent that has been stopped reads nothing: there is no room.

@@ -14,6 +14,8 @@ from math import inf
 from time import monotonic
 from typing import Any, Final
 
+from ebbpool._stdio import Bell
+
 LOGGER: Final = logging.getLogger("ebbpool.socketserver")
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -109,31 +111,6 @@ def turn_away(connection: socket.socket, answer: bytes = b"") -> None:
         for _ in range(DRAINED):
             if not connection.recv(1 << 16):
                 break
-
-
-class Bell:
-    """A pair of sockets that ends a wait: `ear` becomes readable when somebody rings."""
-
-    def __init__(self) -> None:
-        self.ear, self._clapper = socket.socketpair()
-        self.ear.setblocking(False)
-        self._clapper.setblocking(False)
-
-    def ring(self) -> None:
-        """End a wait that is under way, or the next one; any thread."""
-        # An error means that it has been rung often enough, or is closed.
-        with contextlib.suppress(OSError):
-            self._clapper.send(b"\0")
-
-    def hear(self) -> None:
-        """Make `ear` silent again."""
-        with contextlib.suppress(BlockingIOError):
-            while len(self.ear.recv(4096)) == 4096:
-                pass
-
-    def close(self) -> None:
-        self.ear.close()
-        self._clapper.close()
 
 
 class SelectorPoller:

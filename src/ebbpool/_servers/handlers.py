@@ -24,23 +24,18 @@ MENTIONED = 10
 
 
 class _Handler:
-    """One call, for the client at `address`, that is queued or runs.
-
-    Attributes:
-        fn: What is called with `args`; both are gone once it has begun, so that a future that is kept keeps neither.
-        thread: The ident of the thread that runs it, or ran it; 0 while it is queued.
-        since: Monotonic seconds at which it began.
-    """
+    """One call, for the client at `address`, that is queued or runs."""
 
     __slots__ = ("address", "args", "fn", "owner", "since", "thread")
 
     def __init__(self, owner: Handlers, address: object, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         self.owner = owner
         self.address = address
+        # Gone with `args` once the call has begun, so that a future that is kept keeps neither.
         self.fn: Callable[..., object] | None = fn
         self.args = args
-        self.thread = 0
-        self.since = 0.0
+        self.thread = 0  # the ident of the thread that runs it, or ran it; 0 while it is queued
+        self.since = 0.0  # monotonic seconds at which it began
 
     def __call__(self, _: Future[None]) -> None:
         """Note that the future of this call is done; no bound method, which would be one object more."""
@@ -93,7 +88,6 @@ class Handlers:
         # Re-entrant: a signal handler may close the server whose loop it interrupts right here.
         self._ended = threading.Condition(threading.RLock())
         self._joining: list[int] = []
-        self._refused = False
         self._refusals = Complaint(logging.ERROR, "the executor takes no tasks, so connections are refused: %s")
 
     def submit(self, address: object, fn: Callable[..., object], /, *args: Any) -> bool:
@@ -101,7 +95,7 @@ class Handlers:
 
         Returns:
             False if the executor refused: its queue is full, it has been shut down, or no thread can be started. Other
-            reasons than a full queue are logged, once until the executor takes a call again, and once a second at most.
+            reasons than a full queue are logged, once a second at most.
         """
         handler = _Handler(self, address, fn, args)
         self._live[handler] = None
@@ -110,15 +104,12 @@ class Handlers:
             future = submit(run_handler, handler)
         except RuntimeError as error:
             self.discard(handler)
-            if not isinstance(error, QueueFull) and not self._refused:
-                self._refused = True
+            if not isinstance(error, QueueFull):
                 self._refusals.make(error)
             return False
         except BaseException:
             self.discard(handler)
             raise
-        if self._refused:
-            self._refused = False
         if not handler.thread:
             if self._direct and getattr(submit, "__func__", None) in _OWN and not instrumented():
                 future.tell_unless_returned(handler)  # type: ignore[attr-defined]  # a future of ebbpool's
