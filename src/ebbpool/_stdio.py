@@ -45,8 +45,7 @@ class Overflow(io.RawIOBase):
         self._room = held
         self._waiting = bytearray()
         self._dropped = 0
-        self._ended = False
-        self._process = os.getpid()
+        self._process = os.getpid()  # whose thread writes; -1 once each thread writes by itself
         # Re-entrant: a signal handler may write in the midst of a write.
         self._changed = threading.Condition(threading.RLock())
         self._thread = threading.Thread(target=self._write_on, name=f"ebbpool-{name}", daemon=True)
@@ -86,7 +85,6 @@ class Overflow(io.RawIOBase):
         """End the thread, after `drain`; from now on each thread writes by itself, and waits."""
         with self._changed:
             self._process = -1
-            self._ended = True
             self._changed.notify_all()
         self._thread.join(LAST_WORDS)
 
@@ -96,7 +94,7 @@ class Overflow(io.RawIOBase):
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ended)
+                self._changed.wait_for(lambda: self._waiting or self._process < 0)
                 piece = bytes(self._waiting[:PIECE])
             if not piece:
                 return

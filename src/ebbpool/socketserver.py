@@ -145,12 +145,8 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         if self.socket.family in (socket.AF_INET, socket.AF_INET6):
             # For a `get_request` that is not ours: accepted sockets inherit it.
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._adopted:
-            self._take_names()
-
-    def _take_names(self) -> None:
-        """Do what `server_bind` does besides binding, without the name service, for which no child should wait."""
-        if isinstance(self.server_address, tuple):
+        if self._adopted and isinstance(self.server_address, tuple):
+            # What `server_bind` does besides binding, without the name service, for which no child should wait.
             host, port = self.server_address[:2]
             self.server_name: str = socket.gethostname() if host in ("0.0.0.0", "::") else str(host)
             self.server_port: int = int(port)

@@ -60,7 +60,7 @@ def _address(text: str) -> str:
     return text
 
 
-def _describe() -> int:
+def _describe(_: argparse.Namespace) -> int:
     print(f"ebbpool {ebbpool.__version__}")
     print(f"core: {'compiled' if ebbpool.COMPILED else 'plain Python'}")
     print(f"interpreter: {interpreter()}")
@@ -175,24 +175,19 @@ def _add_top(commands: Any) -> None:
     )
 
 
-def _check_pool(refuse: Callable[[str], NoReturn], options: dict[str, Any]) -> None:
-    for name in ("min_workers", "min_spare_workers"):
-        if options[name] > options["max_workers"]:
-            flag = name.replace("_", "-")
-            refuse(f"argument --{flag}: {options[name]} is more than --max-workers, {options['max_workers']}")
+def _check_pool(options: argparse.Namespace) -> Callable[[str], NoReturn]:
+    """Refuse sizes that do not fit together; return what refuses wrong use of this command."""
+    refuse: Callable[[str], NoReturn] = vars(options).pop("refuse")
+    for flag, least in (("min-workers", options.min_workers), ("min-spare-workers", options.min_spare_workers)):
+        if least > options.max_workers:
+            refuse(f"argument --{flag}: {least} is more than --max-workers, {options.max_workers}")
+    return refuse
 
 
-def _run(
-    *,
-    refuse: Callable[[str], NoReturn],
-    module: list[str] | None,
-    script: list[str],
-    executors: bool,
-    explain: bool,
-    **settings: Any,
-) -> int:
+def _run(options: argparse.Namespace) -> int:
     """Install a pool, and run a module or a script as Python itself does."""
-    _check_pool(refuse, settings)
+    refuse, settings = _check_pool(options), vars(options)
+    module, script, executors, explain = map(settings.pop, ("module", "script", "executors", "explain"))
     if not module and not script:
         refuse("say which program: -m MODULE, or SCRIPT")
     pool = ebbpool.AdaptiveExecutor(thread_name_prefix="ebbpool", **settings)
@@ -229,23 +224,23 @@ def _say(line: str) -> None:
     print(f"ebbpool: {line}", file=sys.stderr, flush=True)
 
 
-def _serve(*, refuse: Callable[[str], NoReturn], **options: Any) -> int:
-    _check_pool(refuse, options)
+def _serve(options: argparse.Namespace) -> int:
+    _check_pool(options)
     # Imported here, because it imports http.server and all that this needs.
     from ebbpool._cli.serve import serve
 
-    return serve(argparse.Namespace(**options))
+    return serve(options)
 
 
-def _top(**options: Any) -> int:
+def _top(options: argparse.Namespace) -> int:
     # Imported here, because it imports what talks to other processes.
     from ebbpool._top.run import run
 
-    return run(**options)
+    return run(**vars(options))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of this process; return the exit status."""
-    arguments = vars(parser().parse_args(argv))
-    act: Callable[..., int] = arguments.pop("act")
-    return act(**arguments)
+    options = parser().parse_args(argv)
+    act: Callable[[argparse.Namespace], int] = vars(options).pop("act")
+    return act(options)

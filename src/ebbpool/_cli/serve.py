@@ -81,15 +81,9 @@ def server_on(listener: socket.socket, options: argparse.Namespace) -> FileServe
 
 def serve(options: argparse.Namespace) -> int:
     """Serve until a signal ends it, in the main thread; return 0 if all requests were finished, else 1."""
-    try:
-        with unhindered():
-            return _serve(options)
-    finally:
-        flush_or_discard(sys.stdout, sys.stderr)
-
-
-def _serve(options: argparse.Namespace) -> int:
     with ExitStack() as opened:
+        opened.callback(lambda: flush_or_discard(sys.stdout, sys.stderr))
+        opened.enter_context(unhindered())
 
         def listening(address: Bind, name: str) -> socket.socket:
             return opened.enter_context(closing(Listeners(address, BACKLOG, False, name))).of(0)

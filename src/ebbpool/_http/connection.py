@@ -105,11 +105,9 @@ class Connection(socket.socket):
         """
         head = self.head
         if head is None:
-            if self.data[:1] in (b"\r", b"\n"):
-                blank = skip_blank(self.data)
-                if blank:
-                    self.data = self.data[blank:]
-                    self.position = 0
+            if self.data[:1] in (b"\r", b"\n") and (blank := skip_blank(self.data)):
+                self.data = self.data[blank:]
+                self.position = 0
             if not self.data:
                 return False
             head = self.head = measure(self.data, self.position, self.limits.max_header_size)
@@ -183,7 +181,7 @@ class Connection(socket.socket):
             if not flags & socket.MSG_PEEK:
                 self.position += len(found)
             return found
-        taken: bytes = self._patiently(_receive, False, size, flags | AT_ONCE)
+        taken: bytes = self.patiently(_receive, False, size, flags | AT_ONCE)
         return taken
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
@@ -192,33 +190,22 @@ class Connection(socket.socket):
             view[: len(found)] = found
         return len(found)
 
-    def await_into(self, view: memoryview) -> int:
-        """Wait for further bytes of the request; return how many came.
-
-        The time-out limits all waiting for one request together, and is extended only for bytes that have come, as in
-        Apache's mod_reqtimeout. On a connection that no longer carries requests it limits each wait alone.
-        """
-        in_all = self.head is None or not (self.head.open_ended and self.to_come == ENDLESS)
-        count: int = self._patiently(_receive_into, False, view, 0, AT_ONCE, in_all=in_all)
-        self.came += count
-        return count
-
     def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
         if not self.answered:
             self._speak(data)
-        sent: int = self._patiently(_send, True, data, flags | AT_ONCE)
+        sent: int = self.patiently(_send, True, data, flags | AT_ONCE)
         return sent
 
     def sendall(self, data: ReadableBuffer, flags: int = 0, /) -> None:
         """Send all of `data`; unlike that of any socket, the time-out limits each part that is sent."""
         if not self.answered:
             self._speak(data)
-        sent = self._patiently(_send, True, data, flags | AT_ONCE)
+        sent = self.patiently(_send, True, data, flags | AT_ONCE)
         if isinstance(data, bytes) and sent == len(data):
             return
         with memoryview(data).cast("B") as view:
             while sent < view.nbytes:
-                sent += self._patiently(_send, True, view[sent:], flags | AT_ONCE)
+                sent += self.patiently(_send, True, view[sent:], flags | AT_ONCE)
 
     def _speak(self, data: ReadableBuffer) -> None:
         said = bytes(data)
@@ -244,7 +231,12 @@ class Connection(socket.socket):
             if AT_ONCE and self.fileno() >= 0:
                 super().settimeout(None)
 
-    def _patiently(self, operation: Callable[..., Any], writing: bool, *args: Any, in_all: bool = False) -> Any:
+    def patiently(self, operation: Callable[..., Any], writing: bool, *args: Any, in_all: bool = False) -> Any:
+        """Do an operation within the time-out.
+
+        If `in_all`, that limits all waiting for one request together, and is extended only for bytes that have come, as
+        in Apache's mod_reqtimeout.
+        """
         while True:
             try:
                 return operation(self, *args)
@@ -331,15 +323,18 @@ class RequestBytes(io.RawIOBase):
         if found or not connection.to_come or connection.ended:
             buffer[: len(found)] = found
             return len(found)
-        most = size if connection.to_come == ENDLESS else min(connection.to_come, size)
+        endless = connection.to_come == ENDLESS
+        most = size if endless else min(connection.to_come, size)
+        # On a connection that no longer carries requests the time-out limits each wait alone.
+        in_all = not endless or connection.head is None or not connection.head.open_ended
         # Each view is released by hand: where references are not counted, it would keep the buffer from being resized.
         with memoryview(buffer) as whole, whole[:most] as wanted:
-            count = connection.await_into(wanted)
-        if not count:
-            connection.ended = True
-        elif connection.to_come != ENDLESS:
-            connection.to_come -= count
-        return count
+            received: int = connection.patiently(_receive_into, False, wanted, 0, AT_ONCE, in_all=in_all)
+        connection.came += received
+        connection.ended = not received
+        if not endless:
+            connection.to_come -= received
+        return received
 
     def fileno(self) -> int:
         """Return a descriptor from which a child process can read what is left: that of a file if something is here."""

@@ -15,6 +15,7 @@ REQUEST_LINE: Final = 65537
 
 _CLEAN = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n]*\r?\n)*+\r?\n")
 """Header lines that all implementations read alike, up to the blank one."""
+_END = re.compile(rb"\n\r?\n")
 _SPACED_NAME = re.compile(rb"\n[^:\s]+[ \t]+:")
 _LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)")
 _LENGTH = re.compile(rb"[0-9]{1,20}")
@@ -64,12 +65,8 @@ def skip_blank(data: bytes | bytearray) -> int:
 
 def head_size(data: bytes | bytearray, scanned: int = 0) -> int:
     """Return how many bytes the head takes up that `data` begins with; 0 if it is not all there."""
-    start = max(0, scanned - 3)
-    found = data.find(b"\n\r\n", start)
-    bare = data.find(b"\n\n", start, found + 1 if found >= 0 else len(data))
-    if bare >= 0:
-        return bare + 2
-    return found + 3 if found >= 0 else 0
+    found = _END.search(data, max(0, scanned - 3))
+    return found.end() if found is not None else 0
 
 
 def is_simple(data: bytes | bytearray) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._servers.door import DRAINED, LOGGER, LONGEST, Door, SelectorPoller, turn_away
+from ebbpool._servers.door import DRAINED, LOGGER, LONGEST, Complaint, Door, SelectorPoller, turn_away
 from ebbpool._stdio import Bell
 
 TICK: Final = 0.25
@@ -57,12 +57,13 @@ class FrontDoor(Door):
         self.idle = Room(limits.idle_timeout)  # between requests
         self.lingering = Room(LINGER)  # that were answered, and that their clients are to close
         self.buffered = 0  # bytes that the connections in `filling` have
+        self._unwatched = Complaint(logging.WARNING, "cannot watch the connection from %s: %s", clock)
         self._held: dict[int, Connection] = {}
         self._now = clock()
         self._next_look = 0.0
         # Re-entrant: a signal handler may close the server whose loop it interrupts right here.
         self._lock = threading.RLock()
-        self._returned: deque[tuple[Connection, Room]] = deque()
+        self._returned: list[tuple[Connection, Room]] = []
         self._open = False
         self._asleep = False
         self._closed = False
@@ -110,8 +111,7 @@ class FrontDoor(Door):
         if not self._returned:
             return
         with self._lock:
-            batch = list(self._returned)
-            self._returned.clear()
+            batch, self._returned = self._returned, []
         for connection, room in batch:
             if not self._enter(connection, room):
                 continue
@@ -260,7 +260,7 @@ class FrontDoor(Door):
         try:
             self._poller.arm(connection)
         except (OSError, ValueError) as error:
-            LOGGER.warning("cannot watch the connection from %s: %s", connection.address, error)
+            self._unwatched.make(connection.address, error)
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import socket
 from collections.abc import Collection, Iterator
 from typing import Any, Final, TypeAlias
@@ -14,6 +15,7 @@ from ebbpool._unix import identity, must_be_free, refused, remove
 Bind: TypeAlias = tuple[str, int] | str | socket.socket
 
 UNIX: Final = "unix:"
+_INET = re.compile(r"(?:\[(.+)\]|([^:\[\]]*)):([0-9]+)")
 
 
 def address_of(bind: Any, name: str = "bind") -> str | tuple[str, int] | socket.socket:
@@ -23,12 +25,10 @@ def address_of(bind: Any, name: str = "bind") -> str | tuple[str, int] | socket.
     if isinstance(bind, str):
         if bind.startswith(UNIX):
             return _path(bind, name)
-        host, colon, port = bind.rpartition(":")
-        if not colon or not (port.isascii() and port.isdigit()) or (":" in host and not host.startswith("[")):
+        parts = _INET.fullmatch(bind)
+        if parts is None:
             raise ValueError(f'{name} must be "host:port", "[host]:port" or "unix:path", not {bind!r}')
-        if host.startswith("[") != host.endswith("]"):
-            raise ValueError(f"{name} has a bracket without its partner: {bind!r}")
-        bind = host.strip("[]"), int(port)
+        bind = parts[1] or parts[2], int(parts[3])
     if not isinstance(bind, tuple) or len(bind) != 2:
         raise TypeError(f"{name} must be (host, port), a string or a socket, not {bind!r}")
     host, number = bind

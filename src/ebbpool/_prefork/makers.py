@@ -90,13 +90,13 @@ class Template:
                 self.alive = False
             else:
                 if isinstance(what, str):
-                    log(logging.WARNING, {"event": "template_threads", "threads": what})
+                    log(logging.WARNING, "template_threads", pid=self._process.pid, threads=what)
                 else:
                     yield what
 
     def kill(self) -> None:
         """Kill the process; its children live on."""
-        log(logging.WARNING, {"event": "template_killed", "pid": self._process.pid})
+        log(logging.WARNING, "template_killed", pid=self._process.pid)
         self._process.kill()
 
     def forsake(self) -> None:
@@ -162,10 +162,11 @@ def main(descriptor: int) -> None:
     data, own, preload, work = link.recv()
     for name in OURS:
         importlib.import_module(name)
-    _prepare(data)
-    call = functools.partial(_import_and_run, own, work)
-    if preload is not None:
-        call = _imported(own, work)
+    if preload is None:
+        spawn.prepare(data)
+        call = functools.partial(_prepare_and_run, own, work)
+    else:
+        call = _prepared(data | own, work)
         for name in preload:
             importlib.import_module(name)
     others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -177,23 +178,19 @@ def main(descriptor: int) -> None:
     os._exit(0)
 
 
-def _prepare(data: dict[str, Any]) -> None:
-    """Make this process like the one that has told `data`."""
+def _prepared(data: dict[str, Any], work: bytes) -> Any:
+    """Make this process like the one that has told `data`; return what is pickled in `work`."""
     process: Any = multiprocessing.current_process()
     process._inheriting = True
     try:
         spawn.prepare(data)
     finally:
         del process._inheriting
-
-
-def _imported(own: dict[str, Any], work: bytes) -> Any:
-    _prepare(own)
     return pickle.loads(work)
 
 
-def _import_and_run(own: dict[str, Any], work: bytes, *arguments: object) -> None:
-    _imported(own, work)(*arguments)
+def _prepare_and_run(data: dict[str, Any], work: bytes, *arguments: object) -> None:
+    _prepared(data, work)(*arguments)
 
 
 def _fork(link: Connection, starter: Starter) -> None:

@@ -171,7 +171,7 @@ class Parent:
             "SIGTTIN": partial(self._watchdog.change, 1),
             "SIGTTOU": partial(self._watchdog.change, -1),
         }
-        log(logging.INFO, {"event": "signal", "pid": os.getpid(), "signal": name})
+        log(logging.INFO, "signal", signal=name)
         # A new template imports what may have changed.
         self._renew |= name == "SIGHUP"
         events.get(name, self._watchdog.stop)()
@@ -212,4 +212,4 @@ class Parent:
         """Log an event, with the process id of the child that it is about, or of this process."""
         child = None if serial is None else self._processes.get(serial)
         pid = os.getpid() if serial is None else child and child.pid
-        log(logging.getLevelNamesMapping()[level.upper()], {"event": event, "pid": pid, **fields})
+        log(logging.getLevelNamesMapping()[level.upper()], event, **{"pid": pid} | fields)

@@ -28,10 +28,8 @@ CROWD = 4
 """After so many connections accepted at once, the loop leaves the GIL to the workers for a moment."""
 NAP = 0.0002
 """Seconds for which it does so."""
-FEWEST_LOOKS = 16
-"""After so many quick looks without a crowd there is a nap; each such nap doubles the number, until a crowd comes."""
-MOST_LOOKS: Final = 1024
-"""The most there are between two such naps."""
+LOOKS: Final = 128
+"""Once in so many looks it does so anyway: where server and clients are in step, no look would ever find a crowd."""
 FIRST_BACK_OFF = 0.01
 """Seconds without an attempt to accept when the system runs out of something; doubled each time that this goes on."""
 LAST_BACK_OFF: Final = 1.0
@@ -41,37 +39,6 @@ QUIET: Final = 1.0
 """Least seconds between two log lines about the same trouble."""
 LONGEST: Final = 1.0
 """Seconds after which a wait ends though nothing has happened."""
-
-
-class Naps:
-    """The rule that says after which looks the loop naps: after a crowd, and once in many looks without one.
-
-    On a busy machine a server and its clients can fall into step, so that each look finds one connection until a nap
-    lets the others come. A single client that connects again and again looks the same: naps get rarer while no crowd
-    follows.
-    """
-
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
-        self._looks = 0
-        self._since = clock()
-        self._wanted = FEWEST_LOOKS
-
-    def due_after(self, count: int) -> bool:
-        """Take note of a look that has found `count` connections; return whether to nap after it."""
-        if not count:
-            # Another process that shares the listener was quicker.
-            return False
-        crowd = count >= CROWD
-        self._looks += 1
-        if self._looks < self._wanted and not crowd:
-            return False
-        due = crowd or self._clock() - self._since < self._looks * NAP
-        if due:
-            self._wanted = FEWEST_LOOKS if crowd else min(2 * self._wanted, MOST_LOOKS)
-        self._looks = 0
-        self._since = self._clock()
-        return due
 
 
 class Complaint:
@@ -218,7 +185,7 @@ class Door:
         self._host = host
         self._poller = make_poller() if poller is None else poller
         self._clock = clock
-        self.naps = Naps(clock)
+        self._looks = 0
         self._shortages = Complaint(logging.WARNING, "cannot accept connections for now; new ones have to wait: %s")
         self._told = False
         self._pause = 0.0
@@ -254,6 +221,11 @@ class Door:
     def shed(self) -> bool:
         """Close a connection, for want of what the system needs for another one; return whether there was one."""
         return False
+
+    def naps_after(self, count: int) -> bool:
+        """Take note of a look that has found `count` connections; return whether to nap after it."""
+        self._looks += 1
+        return count >= CROWD or self._looks % LOOKS == 0
 
     def rest(self, error: OSError, progress: bool) -> None:
         """Do not wait for connections for a while, each time longer: the system lacks what one needs."""

@@ -245,7 +245,7 @@ class AdaptivePoolMixIn(_Base):
         one_by_one = not ours or self._kind is None
         most = 1 if self.socket_type != socket.SOCK_STREAM else SHARED_ACCEPTS if self._adopted else ACCEPTS
         accepted: list[tuple[Any, Any]] = []
-        count, short = 0, False
+        count = 0
         try:
             for _ in range(most):
                 try:
@@ -255,18 +255,16 @@ class AdaptivePoolMixIn(_Base):
                     if error.errno not in EXHAUSTED:
                         break
                     if not door.shed():
-                        short = True
                         door.rest(error, count > 0)
-                        break
+                        return
                 if one_by_one:
                     self._hand_over(accepted, door)
                     if self._loop.stopping and not door.keeps:
                         break
         finally:
             self._hand_over(accepted, door)
-        if not short:
-            door.go_on()
-        if GIL_ENABLED and not door.keeps and door.naps.due_after(count):
+        door.go_on()
+        if GIL_ENABLED and not door.keeps and door.naps_after(count):
             # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
 
