@@ -130,8 +130,8 @@ def unhindered() -> Iterator[None]:
     try:
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
-            # If no thread can be started, the stream stays as it is.
-            with contextlib.suppress(OSError, RuntimeError):
+            # If it is closed, or no thread can be started, the stream stays as it is.
+            with contextlib.suppress(OSError, RuntimeError, ValueError):
                 if _may_wait(stream):
                     stream.flush()
                     # A raw stream is enough: a text stream needs nothing more.
@@ -175,11 +175,8 @@ def last_words() -> None:
 def _may_wait(stream: Any) -> bool:
     if os.name != "posix" or type(stream) is not io.TextIOWrapper or isinstance(stream.buffer, Overflow):
         return False
-    try:
-        mode = os.fstat(stream.fileno()).st_mode
-        return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stream.isatty()
-    except (OSError, ValueError):
-        return False
+    mode = os.fstat(stream.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stream.isatty()
 
 
 def _replace(name: str, old: TextIO, new: TextIO) -> None:

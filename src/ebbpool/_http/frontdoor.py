@@ -184,7 +184,10 @@ class FrontDoor(Door):
             self.answer(connection, error.status)
             return
         if ready:
-            self._lend(connection)
+            self._leave(connection)
+            self._poller.drop(connection)
+            connection.limit = self._limits.request_timeout
+            self._host._guarded(self._host.process_request, connection, connection.address)
             return
         room = self.filling
         if connection.head is None:
@@ -195,12 +198,6 @@ class FrontDoor(Door):
             if not self._enter(connection, room):
                 return
         self._arm(connection)
-
-    def _lend(self, connection: Connection) -> None:
-        self._leave(connection)
-        self._poller.drop(connection)
-        connection.limit = self._limits.request_timeout
-        self._host._guarded(self._host.process_request, connection, connection.address)
 
     def _discard(self, connection: Connection) -> None:
         for _ in range(DRAINED):

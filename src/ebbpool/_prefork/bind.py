@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any, Final, TypeAlias
 
 from ebbpool._unix import identity, must_be_free, refused, remove
@@ -77,7 +77,8 @@ class Listeners:
             raise ValueError("reuse_port must be False on this system, which has no SO_REUSEPORT")
         if reuse_port and not isinstance(address, tuple):
             raise ValueError(f"reuse_port needs an internet address to bind, not {bind!r}")
-        with _explained(_shown(*bind) if isinstance(bind, tuple) else bind, name):
+        shown = _shown(*bind) if isinstance(bind, tuple) else bind
+        try:
             if isinstance(address, socket.socket):
                 self._first = address
                 address.listen(backlog)
@@ -94,14 +95,18 @@ class Listeners:
                     with self._inet(False) as probe:
                         self._address = probe.getsockname()
                 self._first = self._own[0] = self._inet(reuse_port)
+        except socket.gaierror as error:
+            raise OSError(errno.EADDRNOTAVAIL, f"cannot listen on {shown!r}: {error.strerror}") from None
+        except OSError as error:
+            raise refused(shown, error) from None
+        except UnicodeError as error:
+            raise ValueError(f"{name} must have a name that can be encoded, not {shown!r}: {error}") from None
 
     @property
     def shown(self) -> str:
         """The address, with the port that the system chose if none was given."""
         name = self._first.getsockname()
-        if not isinstance(name, tuple):
-            return UNIX + os.fsdecode(name)
-        return _shown(*name[:2])
+        return _shown(*name[:2]) if isinstance(name, tuple) else UNIX + os.fsdecode(name)
 
     def of(self, number: int) -> socket.socket:
         """Return the socket that child `number` listens on; with `reuse_port` it may have to be opened."""
@@ -153,16 +158,3 @@ class Listeners:
 
 def _shown(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-@contextlib.contextmanager
-def _explained(bind: object, name: str) -> Iterator[None]:
-    """Make errors name the address that could not be bound, or that cannot be one."""
-    try:
-        yield
-    except socket.gaierror as error:
-        raise OSError(errno.EADDRNOTAVAIL, f"cannot listen on {bind!r}: {error.strerror}") from None
-    except OSError as error:
-        raise refused(bind, error) from None
-    except UnicodeError as error:
-        raise ValueError(f"{name} must have a name that can be encoded, not {bind!r}: {error}") from None

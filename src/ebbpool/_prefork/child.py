@@ -94,6 +94,10 @@ class Child:
         # Not SIG_IGN, which programs that this process starts would inherit.
         numbers = [number for number in FROM_THE_PARENT if number.name != "SIGQUIT"]
         self._signals = OwnSignals(numbers, self._forsake)
+        self._signals.install()
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
+        threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True).start()
 
     def _renew(self) -> None:
         self.stopping, self._called_back = threading.Event(), threading.Event()
@@ -149,13 +153,6 @@ class Child:
                 if left < math.inf and (limit is None or left < limit):
                     patient.shutdown_timeout = left
             server.server_close()
-
-    def _begin(self) -> None:
-        """Begin to listen to the parent and to signals, and to report. Main thread only."""
-        self._signals.install()
-        if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
-        threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True).start()
 
     def _forsake(self) -> None:
         """In a process that was forked from this one: drop the pipe to the parent, which is not its parent."""
@@ -265,7 +262,6 @@ def main(
     """Run one child, in its main thread, from its start to its end."""
     with unhindered():
         child = Child(listener, number, line, limits, reporter)
-        child._begin()
         try:
             if not child.stopping.is_set():
                 serve(child)

@@ -57,12 +57,9 @@ class Complaint:
         self._times += 1
         if now < self._next:
             return False
-        times, self._times = self._times, 0
-        self._next = now + QUIET
-        if times > 1:
-            LOGGER.log(self._level, f"{self._message} (%d times since this was last logged)", *args, times)
-        else:
-            LOGGER.log(self._level, self._message, *args)
+        more = f" ({self._times} times since this was last logged)" if self._times > 1 else ""
+        LOGGER.log(self._level, self._message + "%s", *args, more)
+        self._next, self._times = now + QUIET, 0
         return True
 
 
