@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import socket
 import threading
 from collections.abc import Callable
@@ -138,11 +137,10 @@ class FrontDoor(Door):
         """Close the connection that matters least, the oldest of its kind."""
         for room in (self.idle, self.lingering, self.reading, self.filling):
             # A request may still be on its way to a connection that has just been accepted.
-            spared = self._now - GRACE if room in (self.reading, self.filling) else math.inf
-            for connection in room.held.values():
-                if connection.since > spared:
-                    break
-                self._drop(connection)
+            grace = 0.0 if room in (self.idle, self.lingering) else GRACE
+            oldest = next(iter(room.held.values()), None)
+            if oldest is not None and oldest.since + grace <= self._now:
+                self._drop(oldest)
                 return True
         return False
 
@@ -338,8 +336,8 @@ class FrontDoor(Door):
         self._closed = True
         for connection in list(self.idle.held.values()):
             self._read(connection)
-        for connection in list(self.idle.held.values()):
-            self._drop(connection)
+            if connection.room is self.idle:
+                self._drop(connection)
         while True:
             self._now = self._clock()
             for connection in list(self.reading.held.values()):

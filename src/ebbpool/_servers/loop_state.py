@@ -24,7 +24,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.stopping = False  # whether the loop is to end
-        self.threads: set[threading.Thread] = set()  # that runs the loop; that of the last one, too, while in `end`
+        self.threads: set[threading.Thread] = set()  # the loop's; that of the last one, too, while it is in `end`
         self.expected = False  # whether the server listens and no loop has begun yet
         self.over = threading.Event()  # set while no loop runs, once one has begun
         self._bell: Bell | None = None
