@@ -210,6 +210,5 @@ class Parent:
 
     def report(self, event: str, serial: int | None, level: str, fields: dict[str, object]) -> None:
         """Log an event, with the process id of the child that it is about, or of this process."""
-        child = None if serial is None else self._processes.get(serial)
-        pid = os.getpid() if serial is None else child and child.pid
-        log(logging.getLevelNamesMapping()[level.upper()], event, **{"pid": pid} | fields)
+        about = {} if serial is None else {"pid": self._processes[serial].pid}
+        log(logging.getLevelNamesMapping()[level.upper()], event, **about | fields)
