@@ -138,8 +138,7 @@ def run(
         raise ValueError(f"metrics_sample={metrics_sample!r} needs an address to show it: metrics=")
     listeners = Listeners(bind, whole("backlog", backlog, 1), bool(reuse_port))
     with contextlib.closing(listeners), unhindered(), _endpoint(metrics, metrics_sample) as (reports, reporter):
-        preloaded = modules is not None
-        log(logging.INFO, "listening", address=listeners.shown, processes=count, preload=preloaded)
+        log(logging.INFO, "listening", address=listeners.shown, processes=count, preload=modules is not None)
         work = functools.partial(main, serve, limits, reporter)
         return Parent(work, listeners, count, limits, modules, reports).run()
 

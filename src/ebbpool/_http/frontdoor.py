@@ -85,10 +85,9 @@ class FrontDoor(Door):
         self._listener = -1
         self._resume = 0.0
 
-    def turn(self, timeout: float | None = None) -> bool:
+    def turn(self, timeout: float) -> bool:
         """Deal as well with what has happened to connections."""
-        longest = TICK if self._held else LONGEST
-        timeout = longest if timeout is None else min(timeout, longest)
+        timeout = min(timeout, TICK if self._held else LONGEST)
         with self._lock:
             self._asleep = not self._returned
             if self._returned:

@@ -201,9 +201,9 @@ class Door:
         """End `open`."""
         self._poller.close()
 
-    def turn(self, timeout: float | None = None) -> bool:
+    def turn(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds, a second at most; return whether there may be connections to accept."""
-        return self._listener in self._wait(LONGEST if timeout is None else timeout)
+        return self._listener in self._wait(timeout)
 
     def admit(self, request: Any, client_address: Any) -> None:
         """Take in a connection that was accepted, or shut it down if it is not verified."""

@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from concurrent.futures import Executor
+from math import inf
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
@@ -196,7 +197,7 @@ class AdaptivePoolMixIn(_Base):
                 finally:
                     self._closing = False
 
-    def _serve(self, poll_interval: float) -> None:
+    def _serve(self, poll_interval: float | None) -> None:
         """Accept and hand over until the loop is to end."""
         listener = self.socket
         timeout = listener.gettimeout()
@@ -214,7 +215,7 @@ class AdaptivePoolMixIn(_Base):
             try:
                 door.open(listener.fileno(), bell)
                 while True:
-                    knock = door.turn(poll_interval)
+                    knock = door.turn(inf if poll_interval is None else poll_interval)
                     over = loop.stopping or (listener.fileno() < 0 and not door.keeps)
                     if knock and (door.keeps or not over):
                         self._accept_ready(door)
