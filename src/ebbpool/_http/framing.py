@@ -132,10 +132,7 @@ def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
 
 
 def response(status: HTTPStatus, retry_after: int = 0, *, body: bool = True) -> bytes:
-    """Return a whole response that ends the connection; the answer to HEAD has no body.
-
-    If the service is not available, the client may try again after `retry_after` seconds.
-    """
+    """Return a whole response that ends the connection: to HEAD without a body, and 503 with `retry_after` seconds."""
     text = f"{status.value} {status.phrase}\n"
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",

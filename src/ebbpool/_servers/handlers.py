@@ -58,14 +58,9 @@ def run_handler(handler: _Handler) -> None:
 class Handlers:
     """The handlers of one server that are queued or run.
 
-    Args:
-        executor: Any executor whose `submit` does not wait; servers may share one.
-        owned: Whether `close` shuts it down. Then it is an `AdaptiveExecutor`.
-        lost: A weak method, so that the handlers do not keep their server alive. It is called with the arguments of a
-            call that its executor has cancelled, or cannot run; in the thread where that happened.
-
-    Raises:
-        ValueError: `submit` of the executor may wait, or run calls itself.
+    `submit` of `executor` must neither wait nor run calls itself. If it is `owned`, `close` shuts it down, and it is an
+    `AdaptiveExecutor`; otherwise servers may share it. `lost` is a weak method, so as not to keep the server alive: it
+    gets the arguments of a call that is cancelled, or cannot run, in the thread where that happens.
     """
 
     def __init__(
@@ -91,11 +86,9 @@ class Handlers:
         self._refusals = Complaint(logging.ERROR, "the executor takes no tasks, so connections are refused: %s")
 
     def submit(self, address: object, fn: Callable[..., object], /, *args: Any) -> bool:
-        """Have a worker call `fn(*args)`, which must not raise; any thread.
+        """Have a worker call `fn(*args)`, which must not raise; any thread. Return False if the executor refuses.
 
-        Returns:
-            False if the executor refused: its queue is full, it has been shut down, or no thread can be started. Other
-            reasons than a full queue are logged, once a second at most.
+        Why is logged once a second at most, unless the queue is full.
         """
         handler = _Handler(self, address, fn, args)
         self._live[handler] = None
