@@ -345,7 +345,7 @@ FACES = {
     "gunicorn": ("integrations",),
     "opentelemetry": ("_metrics",),
     "prometheus": ("_metrics",),
-    "socketserver": ("_servers",),
+    "socketserver": ("_servers", "_http"),
     "sync": ("_core",),
 }
 """Where tests of a file or room of the package are, beside those of its name."""

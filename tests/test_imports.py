@@ -64,14 +64,14 @@ IMPORTS: dict[str, set[str]] = {
     "celery": {"_pool", "executor"},
     "django": {"executor"},
     "gunicorn": {"_errors", "_http", "_servers", "executor"},
-    "_http": {"_stdio", "_checks", "_servers"},
-    "socketserver": {"_http", "_servers"},
+    "_http": {"_stdio", "_servers"},
+    "socketserver": {"_checks", "_http", "_servers"},
     "_metrics": {"_core", "_pool", "_prefork", "executor"},
     "opentelemetry": {"__init__", "_metrics", "executor"},
     "prometheus": {"_metrics", "_pool", "executor"},
     "prefork": {"_checks", "_metrics", "_interpreter", "_stdio", "_prefork"},
     "_top": {"_monitor", "_unix", "_version"},
-    "_cli": {"__init__", "_metrics", "_http", "_interpreter", "_stdio", "_pool", "_prefork", "_top", "prefork"},
+    "_cli": {"__init__", "_metrics", "_interpreter", "_stdio", "_pool", "_prefork", "_top", "prefork", "socketserver"},
     "__main__": {"_cli"},
 }
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""

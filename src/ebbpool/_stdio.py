@@ -1,4 +1,4 @@
-"""Lets threads write to stdout and stderr without waiting, even if nobody reads them; and waits for a descriptor."""
+"""Lets threads write to stdout and stderr without waiting, even if nobody reads them; and how to wait and be woken."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import io
 import logging
 import os
 import select
-import selectors
 import signal
+import socket
 import stat
 import sys
 import threading
@@ -17,8 +17,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
-    import socket
-
     from _typeshed import ReadableBuffer
 
 HELD: Final = 1 << 20
@@ -47,8 +45,7 @@ class Overflow(io.RawIOBase):
         self._room = held
         self._waiting = bytearray()
         self._dropped = 0
-        self._ended = False
-        self._process = os.getpid()
+        self._process = os.getpid()  # whose thread writes; -1 once each thread writes by itself
         # Re-entrant: a signal handler may write in the midst of a write.
         self._changed = threading.Condition(threading.RLock())
         self._thread = threading.Thread(target=self._write_on, name=f"ebbpool-{name}", daemon=True)
@@ -88,7 +85,6 @@ class Overflow(io.RawIOBase):
         """End the thread, after `drain`; from now on each thread writes by itself, and waits."""
         with self._changed:
             self._process = -1
-            self._ended = True
             self._changed.notify_all()
         self._thread.join(LAST_WORDS)
 
@@ -98,7 +94,7 @@ class Overflow(io.RawIOBase):
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ended)
+                self._changed.wait_for(lambda: self._waiting or self._process < 0)
                 piece = bytes(self._waiting[:PIECE])
             if not piece:
                 return
@@ -134,8 +130,8 @@ def unhindered() -> Iterator[None]:
     try:
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
-            # If no thread can be started, the stream stays as it is.
-            with contextlib.suppress(OSError, RuntimeError):
+            # If it is closed, or no thread can be started, the stream stays as it is.
+            with contextlib.suppress(OSError, RuntimeError, ValueError):
                 if _may_wait(stream):
                     stream.flush()
                     # A raw stream is enough: a text stream needs nothing more.
@@ -179,11 +175,8 @@ def last_words() -> None:
 def _may_wait(stream: Any) -> bool:
     if os.name != "posix" or type(stream) is not io.TextIOWrapper or isinstance(stream.buffer, Overflow):
         return False
-    try:
-        mode = os.fstat(stream.fileno()).st_mode
-        return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stream.isatty()
-    except (OSError, ValueError):
-        return False
+    mode = os.fstat(stream.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stream.isatty()
 
 
 def _replace(name: str, old: TextIO, new: TextIO) -> None:
@@ -211,6 +204,31 @@ def _forget(stream: TextIO) -> None:
         os.close(kept)
 
 
+class Bell:
+    """A pair of sockets that ends a wait: `ear` becomes readable when somebody rings."""
+
+    def __init__(self) -> None:
+        self.ear, self._rope = socket.socketpair()
+        self.ear.setblocking(False)
+        self._rope.setblocking(False)
+
+    def ring(self, message: bytes = b"\0") -> None:
+        """End a wait that is under way, or the next one; in any thread, also in a signal handler."""
+        # An error means that it has been rung often enough, or is closed.
+        with contextlib.suppress(OSError):
+            self._rope.send(message)
+
+    def hear(self) -> bytes:
+        """Make `ear` silent again; return what was rung."""
+        with contextlib.suppress(BlockingIOError):
+            return self.ear.recv(1 << 16)
+        return b""
+
+    def close(self) -> None:
+        self.ear.close()
+        self._rope.close()
+
+
 def wait_for(source: int | socket.socket, writing: bool, timeout: float | None) -> bool:
     """Wait up to `timeout` seconds until the descriptor or socket can be read, or written; None waits for ever."""
     if timeout is not None:
@@ -219,6 +237,5 @@ def wait_for(source: int | socket.socket, writing: bool, timeout: float | None) 
         poll = select.poll()
         poll.register(source, select.POLLOUT if writing else select.POLLIN)
         return bool(poll.poll(None if timeout is None else timeout * 1000))
-    with selectors.DefaultSelector() as selector:
-        selector.register(source, selectors.EVENT_WRITE if writing else selectors.EVENT_READ)
-        return bool(selector.select(timeout))
+    ready = select.select([] if writing else [source], [source] if writing else [], [], timeout)
+    return bool(ready[0] or ready[1])

@@ -46,7 +46,6 @@ import contextlib
 import functools
 import logging
 import multiprocessing
-import os
 import pickle
 import sys
 import threading
@@ -139,16 +138,7 @@ def run(
         raise ValueError(f"metrics_sample={metrics_sample!r} needs an address to show it: metrics=")
     listeners = Listeners(bind, whole("backlog", backlog, 1), bool(reuse_port))
     with contextlib.closing(listeners), unhindered(), _endpoint(metrics, metrics_sample) as (reports, reporter):
-        log(
-            logging.INFO,
-            {
-                "event": "listening",
-                "pid": os.getpid(),
-                "address": listeners.shown,
-                "processes": count,
-                "preload": modules is not None,
-            },
-        )
+        log(logging.INFO, "listening", address=listeners.shown, processes=count, preload=modules is not None)
         work = functools.partial(main, serve, limits, reporter)
         return Parent(work, listeners, count, limits, modules, reports).run()
 
@@ -167,7 +157,7 @@ def _endpoint(metrics: Bind | None, sample: float | None) -> Iterator[tuple[Repo
     # Threads do no harm here, although processes are started while they run: no Python code runs between their fork and
     # their exec.
     with endpoint(metrics, sums.read, histograms=bool(every)) as address:
-        log(logging.INFO, {"event": "metrics", "pid": os.getpid(), "address": address})
+        log(logging.INFO, "metrics", address=address)
         yield functools.partial(hear, sums), functools.partial(reporter, every)
 
 

@@ -22,7 +22,6 @@ from support.httpserver import (
     Echo,
     frontdoor,
     gated,
-    httpserver,
     pollers,
     porter,
     served,
@@ -360,7 +359,7 @@ def test_server_close_does_not_wait_long_for_requests_that_may_come_and_gives_up
 def test_slow_clients_and_handlers_share_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     granted = []
-    monkeypatch.setattr(httpserver, "monotonic", clock)
+    monkeypatch.setattr("ebbpool.socketserver.monotonic", clock)
     with porter(shutdown_timeout=5) as keeper:
 
         def close(patience: float | None) -> None:

@@ -82,8 +82,9 @@ def test_a_child_that_takes_too_long_is_killed_and_replaced(silent: bool) -> Non
 
 def test_an_infinite_limit_is_never_due() -> None:
     dog = watchdog.Watchdog(World(), 1, watchdog.Limits(math.inf, math.inf, math.inf))
-    for event, about in (("tick", ()), ("ready", (1,)), ("stop", ())):
-        getattr(dog, event)(*about, 0)
+    for event, about in (("tick", (0.0,)), ("ready", (1, 0.0)), ("stop", ())):
+        getattr(dog, event)(*about)
+        dog.tick(0.0)
         assert dog.due() == math.inf
 
 

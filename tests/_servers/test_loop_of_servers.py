@@ -110,36 +110,10 @@ def test_a_base_behind_the_mix_in_accepts_in_its_own_way() -> None:
     assert "accepted" in calls
 
 
-class Looks(Clock):
-    """Looks of a loop, by a clock of their own: how many there are until a nap is due."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.naps = doors.Naps(self)
-
-    def until_nap(self, found: int = 1, each: float = doors.NAP / 2) -> int:
-        for number in range(1, 2 * doors.MOST_LOOKS):
-            self.now += each
-            if self.naps.due_after(found):
-                return number
-        return 0
-
-
-def test_the_loop_naps_after_a_crowd_and_more_and_more_rarely_while_one_client_connects_again_and_again() -> None:
-    looks = Looks()
-    assert [looks.until_nap(doors.CROWD) for _ in range(3)] == [1, 1, 1]
-    naps = [looks.until_nap() for _ in range(9)]
-    assert naps[:3] == [doors.FEWEST_LOOKS, 2 * doors.FEWEST_LOOKS, 4 * doors.FEWEST_LOOKS]
-    assert naps[-2:] == [doors.MOST_LOOKS, doors.MOST_LOOKS]
-    # A crowd that falls apart is soon waited for again.
-    assert looks.until_nap(doors.CROWD) == 1
-    assert looks.until_nap(doors.CROWD - 1) == doors.FEWEST_LOOKS
-
-
-def test_the_loop_never_naps_while_connections_come_slowly_or_others_take_them() -> None:
-    looks = Looks()
-    assert looks.until_nap(each=2 * doors.NAP) == 0
-    assert looks.until_nap(found=0) == 0
+def test_the_loop_naps_after_a_crowd_and_rarely_while_one_client_connects_again_and_again() -> None:
+    door = doors.Door(None, mock.Mock())
+    assert [door.naps_after(doors.CROWD) for _ in range(3)] == [True] * 3
+    assert [door.naps_after(doors.CROWD - 1) for _ in range(3 * doors.LOOKS)].count(True) == 3
 
 
 def test_a_client_that_resets_before_it_is_accepted_holds_nobody() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, eventually
+from support.httpserver import Clock
 from support.server import (
     LOOPBACK,
     Echo,
@@ -383,12 +384,13 @@ def test_a_full_queue_refuses_the_connection_with_an_end_of_file(caplog: pytest.
 
 
 @pytest.mark.parametrize("executor_type", [AdaptiveExecutor, ThreadPoolExecutor])
-def test_an_executor_that_was_shut_down_refuses_and_says_so_once(
+def test_an_executor_that_was_shut_down_refuses_and_says_so_once_a_second(
     executor_type: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = executor_type()
     pool.shutdown()
     with serving(made(executor=pool)) as server:
+        server.pool_handlers._refusals._clock = Clock()
         assert [ask(server) for _ in range(3)] == [b""] * 3
         assert len(server.pool_handlers) == 0
     [record] = caplog.records

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, Self
 from ebbpool._http import connection as connections
 from ebbpool._http import framing as framing
 from ebbpool._http import frontdoor
-from ebbpool._http import server as httpserver  # noqa: F401  (for its clock)
 from ebbpool._servers import door as pollers
-from ebbpool._servers.door import Bell
+from ebbpool._stdio import Bell
 from ebbpool._stdio import wait_for as wait_for
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 from support.common import TIMEOUT, Background, Gate

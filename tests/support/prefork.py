@@ -68,8 +68,11 @@ class World:
         self.reports.append(Report(event, level, fields))
 
     def tell(self, event: str, *about: object) -> World:
-        """Tell the watchdog of an event."""
-        getattr(self.dog, event)(*about, self.now)
+        """Tell the watchdog of an event, and have it decide."""
+        timeless = event in ("reload", "change", "stop", "abort")
+        getattr(self.dog, event)(*about, *([] if timeless else [self.now]))
+        if event != "tick":
+            self.dog.tick(self.now)
         return self
 
     def begin(self) -> World:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import runpy
 import sys
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
-from importlib.util import find_spec
+from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from pkgutil import get_importer
 from types import ModuleType
 from typing import Any, NoReturn
@@ -60,7 +60,7 @@ def _address(text: str) -> str:
     return text
 
 
-def _describe() -> int:
+def _describe(_: argparse.Namespace) -> int:
     print(f"ebbpool {ebbpool.__version__}")
     print(f"core: {'compiled' if ebbpool.COMPILED else 'plain Python'}")
     print(f"interpreter: {interpreter()}")
@@ -175,93 +175,72 @@ def _add_top(commands: Any) -> None:
     )
 
 
-def _check_pool(refuse: Callable[[str], NoReturn], options: dict[str, Any]) -> None:
-    for name in ("min_workers", "min_spare_workers"):
-        if options[name] > options["max_workers"]:
-            flag = name.replace("_", "-")
-            refuse(f"argument --{flag}: {options[name]} is more than --max-workers, {options['max_workers']}")
+def _check_pool(options: argparse.Namespace) -> Callable[[str], NoReturn]:
+    """Refuse sizes that do not fit together; return what refuses wrong use of this command."""
+    refuse: Callable[[str], NoReturn] = vars(options).pop("refuse")
+    for flag, least in (("min-workers", options.min_workers), ("min-spare-workers", options.min_spare_workers)):
+        if least > options.max_workers:
+            refuse(f"argument --{flag}: {least} is more than --max-workers, {options.max_workers}")
+    return refuse
 
 
-def _run(
-    *,
-    refuse: Callable[[str], NoReturn],
-    module: list[str] | None,
-    script: list[str],
-    executors: bool,
-    explain: bool,
-    **settings: Any,
-) -> int:
+def _run(options: argparse.Namespace) -> int:
     """Install a pool, and run a module or a script as Python itself does."""
-    _check_pool(refuse, settings)
+    refuse, settings = _check_pool(options), vars(options)
+    module, script, executors, explain = map(settings.pop, ("module", "script", "executors", "explain"))
     if not module and not script:
         refuse("say which program: -m MODULE, or SCRIPT")
     pool = ebbpool.AdaptiveExecutor(thread_name_prefix="ebbpool", **settings)
     ebbpool.install(pool, executors=executors, explain=_say if explain else None)
-    spec: ModuleSpec | None
-    loader: Any
-    if module:
-        spec, path = _spec_of(module[0]), ""
-        sys.argv = [str(spec.origin), *module[1:]]
-    else:
-        sys.argv, path = script, os.path.abspath(script[0])
-        # That of a directory or an archive; none of a file.
-        finder: Any = get_importer(path)
-        spec = finder and finder.find_spec("__main__")
-        if finder is not None and spec is None:
-            raise ModuleNotFoundError(f"can't find '__main__' module in {script[0]!r}")
-        sys.path[0] = path if finder is not None else os.path.dirname(os.path.realpath(path))
-    # Unlike with runpy it stays the main module while threads go on after its last line.
+    # Unlike with `runpy.run_module` it stays the main module while threads go on after its last line.
     main: Any = ModuleType("__main__")
     sys.modules["__main__"] = main
-    if spec is not None:
-        loader = spec.loader
-        code = loader.get_code(spec.name)
-    elif path.endswith(".pyc"):
-        loader = SourcelessFileLoader("__main__", path)
+    # What Python itself calls.
+    run_module: Callable[..., object] = runpy._run_module_as_main  # type: ignore[attr-defined]  # not in typeshed
+    if module:
+        sys.argv = module
+        run_module(module[0])
+        return 0
+    sys.argv, path = script, os.path.abspath(script[0])
+    if get_importer(path) is not None:
+        # A directory, or an archive.
+        sys.path[0] = path
+        run_module("__main__", False)
+        return 0
+    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    main.__file__, main.__cached__ = path, None
+    loader: Any
+    if path.endswith(".pyc"):
+        loader = main.__loader__ = SourcelessFileLoader("__main__", path)
         code = loader.get_code("__main__")
     else:
-        loader = SourceFileLoader("__main__", path)
+        loader = main.__loader__ = SourceFileLoader("__main__", path)
         code = loader.source_to_code(loader.get_data(path), path)
-    if code is None:
-        raise ImportError(f"No code object available for {spec and spec.name}")
-    main.__loader__, main.__spec__ = loader, spec
-    main.__file__ = spec.origin if spec else path
-    main.__package__, main.__cached__ = spec and spec.parent, spec and spec.cached
     exec(code, main.__dict__)
     return 0
-
-
-def _spec_of(name: str) -> ModuleSpec:
-    spec = find_spec(name)
-    if spec is not None and spec.submodule_search_locations is not None:
-        name += ".__main__"
-        spec = find_spec(name)
-    if spec is None or spec.loader is None:
-        raise ModuleNotFoundError(f"No module named {name}", name=name)
-    return spec
 
 
 def _say(line: str) -> None:
     print(f"ebbpool: {line}", file=sys.stderr, flush=True)
 
 
-def _serve(*, refuse: Callable[[str], NoReturn], **options: Any) -> int:
-    _check_pool(refuse, options)
+def _serve(options: argparse.Namespace) -> int:
+    _check_pool(options)
     # Imported here, because it imports http.server and all that this needs.
     from ebbpool._cli.serve import serve
 
-    return serve(argparse.Namespace(**options))
+    return serve(options)
 
 
-def _top(**options: Any) -> int:
+def _top(options: argparse.Namespace) -> int:
     # Imported here, because it imports what talks to other processes.
     from ebbpool._top.run import run
 
-    return run(**options)
+    return run(**vars(options))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of this process; return the exit status."""
-    arguments = vars(parser().parse_args(argv))
-    act: Callable[..., int] = arguments.pop("act")
-    return act(**arguments)
+    options = parser().parse_args(argv)
+    act: Callable[[argparse.Namespace], int] = vars(options).pop("act")
+    return act(options)

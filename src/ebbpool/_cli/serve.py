@@ -6,7 +6,6 @@ import argparse
 import functools
 import http.server
 import logging
-import os
 import signal
 import socket
 import sys
@@ -14,9 +13,9 @@ from contextlib import ExitStack, closing, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
-from ebbpool._http.server import AdaptivePoolHTTPServer
-from ebbpool._prefork.bind import Listeners
+from ebbpool._prefork.bind import Bind, Listeners
 from ebbpool._stdio import flush_or_discard, unhindered
+from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 if TYPE_CHECKING:
     import io
@@ -80,39 +79,20 @@ def server_on(listener: socket.socket, options: argparse.Namespace) -> FileServe
     return FileServer.from_socket(listener, functools.partial(handler, directory=options.directory), options=options)
 
 
-def listen(options: argparse.Namespace) -> socket.socket:
-    """Return a socket that listens on IPv4 and IPv6 if the address allows, as `http.server` does."""
-    found = socket.getaddrinfo(options.bind, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = found[0]
-    dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-    return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
-
-
 def serve(options: argparse.Namespace) -> int:
     """Serve until a signal ends it, in the main thread; return 0 if all requests were finished, else 1."""
-    try:
-        with unhindered():
-            return _serve(options)
-    finally:
-        flush_or_discard(sys.stdout, sys.stderr)
+    with ExitStack() as opened:
+        opened.callback(lambda: flush_or_discard(sys.stdout, sys.stderr))
+        opened.enter_context(unhindered())
 
+        def listening(address: Bind, name: str) -> socket.socket:
+            return opened.enter_context(closing(Listeners(address, BACKLOG, False, name))).of(0)
 
-def _serve(options: argparse.Namespace) -> int:
-    try:
-        listener = listen(options)
-    except OSError as error:
-        # `create_server` repeats the address in its own way.
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        return _failed(f"cannot listen on {options.bind or 'all interfaces'}, port {options.port}: {reason}")
-    except UnicodeError as error:
-        return _failed(f"cannot listen on {options.bind}, port {options.port}: the name cannot be encoded: {error}")
-    with listener, ExitStack() as opened:
-        metrics = None
-        if options.metrics is not None:
-            try:
-                metrics = opened.enter_context(closing(Listeners(options.metrics, 64, False, "--metrics"))).of(0)
-            except (OSError, ValueError) as error:
-                return _failed(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
+        try:
+            listener = listening((options.bind or "", options.port), "--bind")
+            metrics = None if options.metrics is None else listening(options.metrics, "--metrics")
+        except (OSError, ValueError) as error:
+            return _failed(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
         if options.processes is None:
             return _serve_here(listener, options, metrics)
         return _serve_in_children(listener, options, metrics)

@@ -43,46 +43,25 @@ class Connection(socket.socket):
 
     One thread at a time owns it: the front door's while it is in one of the door's rooms, otherwise the worker that
     runs the handler. Both hand it over through a queue.
-
-    Attributes:
-        address: The client's.
-        limits: The server's.
-        limit: Seconds that one operation of a handler may take; None for ever.
-        room: The front door's room that it is in; None while a worker has it.
-        descriptor: The descriptor under which the room has it, even if it has been closed since.
-        since: When it came into the room, in seconds of the door's clock.
-        polled: Whether the door's poller knows the descriptor.
-        discarded: How many bytes were thrown away while it lingers.
-        data: The bytes that came and have not been dropped, from the first byte of the request line on.
-        head: What the head says, a `Head`; None until it has come.
-        position: How far `data` has been searched for the end of the head; then, how far the handler has read.
-        end: Where the request, as far as it has come, ends in `data`.
-        to_come: How many bytes of the request have not come yet, or `ENDLESS`.
-        answered: Whether something was sent since the request was handed over, interim responses not counted.
-        again: Whether the handler asked for the next request.
-        ended: Whether the client has closed its side of the connection.
-        came: How many bytes came while a handler read; before that, how many there were when it last got more time.
-        waited: Seconds for which that handler has waited for them.
     """
 
-    address: Any
-    limits: RequestLimits
-    limit: float | None
-    room: Any
-    descriptor: int
-    since: float
-    polled: bool
-    discarded: int
-    data: bytes | bytearray
-    head: Any
-    position: int
-    end: int
-    to_come: int
-    answered: bool
-    again: bool
-    ended: bool
-    came: int
-    waited: float
+    address: Any  # the client's
+    limits: RequestLimits  # the server's
+    limit: float | None  # seconds that one operation of a handler may take; None for ever
+    room: Any  # the front door's room that it is in; None while a worker has it
+    descriptor: int  # under which the room has it, even if it has been closed since
+    since: float  # when it came into the room, in seconds of the door's clock
+    polled: bool  # whether the door's poller knows the descriptor
+    data: bytes | bytearray  # what came and has not been dropped, from the first byte of the request line on
+    head: Any  # what the head says, a `Head`; None until it has come
+    position: int  # how far `data` has been searched for the end of the head; then, how far the handler has read
+    end: int  # where the request, as far as it has come, ends in `data`
+    to_come: int  # how many bytes of the request have not come yet, or `ENDLESS`
+    answered: bool  # whether something was sent since the request was handed over, interim responses not counted
+    again: bool  # whether the handler asked for the next request
+    ended: bool  # whether the client has closed its side of the connection
+    came: int  # bytes that came while a handler read; in a room, that were there when it got more time, or thrown away
+    waited: float  # seconds for which that handler has waited for them
 
     __slots__ = tuple(__annotations__)
 
@@ -91,7 +70,7 @@ class Connection(socket.socket):
         self.address = self.limit = self.room = self.head = None
         self.descriptor = -1
         self.data = b""
-        self.position = self.end = self.came = self.discarded = 0
+        self.position = self.end = self.came = 0
         self.to_come = ENDLESS
         self.since = self.waited = 0.0
         self.polled = self.answered = self.again = self.ended = False
@@ -126,11 +105,9 @@ class Connection(socket.socket):
         """
         head = self.head
         if head is None:
-            if self.data[:1] in (b"\r", b"\n"):
-                blank = skip_blank(self.data)
-                if blank:
-                    self.data = self.data[blank:]
-                    self.position = 0
+            if self.data[:1] in (b"\r", b"\n") and (blank := skip_blank(self.data)):
+                self.data = self.data[blank:]
+                self.position = 0
             if not self.data:
                 return False
             head = self.head = measure(self.data, self.position, self.limits.max_header_size)
@@ -204,7 +181,7 @@ class Connection(socket.socket):
             if not flags & socket.MSG_PEEK:
                 self.position += len(found)
             return found
-        taken: bytes = self._patiently(_receive, False, size, flags | AT_ONCE)
+        taken: bytes = self.patiently(_receive, False, size, flags | AT_ONCE)
         return taken
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
@@ -213,33 +190,22 @@ class Connection(socket.socket):
             view[: len(found)] = found
         return len(found)
 
-    def await_into(self, view: memoryview) -> int:
-        """Wait for further bytes of the request; return how many came.
-
-        The time-out limits all waiting for one request together, and is extended only for bytes that have come, as in
-        Apache's mod_reqtimeout. On a connection that no longer carries requests it limits each wait alone.
-        """
-        in_all = self.head is None or not (self.head.open_ended and self.to_come == ENDLESS)
-        count: int = self._patiently(_receive_into, False, view, 0, AT_ONCE, in_all=in_all)
-        self.came += count
-        return count
-
     def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
         if not self.answered:
             self._speak(data)
-        sent: int = self._patiently(_send, True, data, flags | AT_ONCE)
+        sent: int = self.patiently(_send, True, data, flags | AT_ONCE)
         return sent
 
     def sendall(self, data: ReadableBuffer, flags: int = 0, /) -> None:
         """Send all of `data`; unlike that of any socket, the time-out limits each part that is sent."""
         if not self.answered:
             self._speak(data)
-        sent = self._patiently(_send, True, data, flags | AT_ONCE)
+        sent = self.patiently(_send, True, data, flags | AT_ONCE)
         if isinstance(data, bytes) and sent == len(data):
             return
         with memoryview(data).cast("B") as view:
             while sent < view.nbytes:
-                sent += self._patiently(_send, True, view[sent:], flags | AT_ONCE)
+                sent += self.patiently(_send, True, view[sent:], flags | AT_ONCE)
 
     def _speak(self, data: ReadableBuffer) -> None:
         said = bytes(data)
@@ -265,7 +231,12 @@ class Connection(socket.socket):
             if AT_ONCE and self.fileno() >= 0:
                 super().settimeout(None)
 
-    def _patiently(self, operation: Callable[..., Any], writing: bool, *args: Any, in_all: bool = False) -> Any:
+    def patiently(self, operation: Callable[..., Any], writing: bool, *args: Any, in_all: bool = False) -> Any:
+        """Do an operation within the time-out.
+
+        If `in_all`, that limits all waiting for one request together, and is extended only for bytes that have come, as
+        in Apache's mod_reqtimeout.
+        """
         while True:
             try:
                 return operation(self, *args)
@@ -352,15 +323,18 @@ class RequestBytes(io.RawIOBase):
         if found or not connection.to_come or connection.ended:
             buffer[: len(found)] = found
             return len(found)
-        most = size if connection.to_come == ENDLESS else min(connection.to_come, size)
+        endless = connection.to_come == ENDLESS
+        most = size if endless else min(connection.to_come, size)
+        # On a connection that no longer carries requests the time-out limits each wait alone.
+        in_all = not endless or connection.head is None or not connection.head.open_ended
         # Each view is released by hand: where references are not counted, it would keep the buffer from being resized.
         with memoryview(buffer) as whole, whole[:most] as wanted:
-            count = connection.await_into(wanted)
-        if not count:
-            connection.ended = True
-        elif connection.to_come != ENDLESS:
-            connection.to_come -= count
-        return count
+            received: int = connection.patiently(_receive_into, False, wanted, 0, AT_ONCE, in_all=in_all)
+        connection.came += received
+        connection.ended = not received
+        if not endless:
+            connection.to_come -= received
+        return received
 
     def fileno(self) -> int:
         """Return a descriptor from which a child process can read what is left: that of a file if something is here."""

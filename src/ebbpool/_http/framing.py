@@ -15,6 +15,7 @@ REQUEST_LINE: Final = 65537
 
 _CLEAN = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n]*\r?\n)*+\r?\n")
 """Header lines that all implementations read alike, up to the blank one."""
+_END = re.compile(rb"\n\r?\n")
 _SPACED_NAME = re.compile(rb"\n[^:\s]+[ \t]+:")
 _LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)")
 _LENGTH = re.compile(rb"[0-9]{1,20}")
@@ -44,20 +45,13 @@ class BadRequest(Exception):
 
 
 class Head(NamedTuple):
-    """What the head of a request, of `size` bytes with the blank line, says about where the request ends.
+    """What the head of a request says about where the request ends."""
 
-    Attributes:
-        length: Bytes of the body; None if that is known only after decoding it.
-        open_ended: Whether the connection may cease to carry requests after this one.
-        expects: Whether the client waits for an interim response before it sends the body.
-        last: Whether the connection must carry no further request.
-    """
-
-    size: int
-    length: int | None = 0
-    open_ended: bool = False
-    expects: bool = False
-    last: bool = False
+    size: int  # of the head, in bytes, with the blank line
+    length: int | None = 0  # bytes of the body; None if that is known only after decoding it
+    open_ended: bool = False  # whether the connection may cease to carry requests after this one
+    expects: bool = False  # whether the client waits for an interim response before it sends the body
+    last: bool = False  # whether the connection must carry no further request
 
 
 def skip_blank(data: bytes | bytearray) -> int:
@@ -71,12 +65,8 @@ def skip_blank(data: bytes | bytearray) -> int:
 
 def head_size(data: bytes | bytearray, scanned: int = 0) -> int:
     """Return how many bytes the head takes up that `data` begins with; 0 if it is not all there."""
-    start = max(0, scanned - 3)
-    found = data.find(b"\n\r\n", start)
-    bare = data.find(b"\n\n", start, found + 1 if found >= 0 else len(data))
-    if bare >= 0:
-        return bare + 2
-    return found + 3 if found >= 0 else 0
+    found = _END.search(data, max(0, scanned - 3))
+    return found.end() if found is not None else 0
 
 
 def is_simple(data: bytes | bytearray) -> bool:
@@ -101,30 +91,27 @@ def parse_head(head: bytes) -> Head:
     coded = lower.find(b"transfer-encoding") >= 0
     framed = coded or lower.find(b"content-length") >= 0
     clean = _CLEAN.fullmatch(head, line_end + 1) is not None and head.find(b"\r", 0, max(0, line_end - 1)) < 0
-    if not clean and (framed or _SPACED_NAME.search(head, line_end)):
+    simple = is_simple(head)
+    if (framed and simple) or (not clean and (framed or _SPACED_NAME.search(head, line_end))):
         raise BadRequest(HTTPStatus.BAD_REQUEST)
-    if is_simple(head):
-        if framed:
-            raise BadRequest(HTTPStatus.BAD_REQUEST)
+    if simple:
         return Head(size, last=True)
+    length: int | None = 0
     open_ended = head.startswith(b"CONNECT ") or lower.find(b"\nupgrade:") >= 0
     expects = lower.find(b"\nexpect:") >= 0
-    last = not clean
-    if not framed:
-        return Head(size, 0, open_ended, expects, last)
-    lengths = _LENGTHS.findall(lower, line_end)
+    # Without any lengths the words are in a value, or in the middle of another name.
+    lengths = _LENGTHS.findall(lower, line_end) if framed else []
     if coded and lower.find(b"\ntransfer-encoding:") >= 0:
         if lengths:
             raise BadRequest(HTTPStatus.BAD_REQUEST)
         # Not `open_ended`, which lifts the time limit: the end of a coded body is not seen here.
         return Head(size, None, False, expects, last=True)
-    if not lengths:
-        # The words are in a value, or in the middle of another name.
-        return Head(size, 0, open_ended, expects, last)
-    length = lengths[0].strip(b" \t\r")
-    if len(lengths) > 1 or _LENGTH.fullmatch(length) is None:
-        raise BadRequest(HTTPStatus.BAD_REQUEST)
-    return Head(size, int(length), open_ended, expects, last)
+    if lengths:
+        text = lengths[0].strip(b" \t\r")
+        if len(lengths) > 1 or _LENGTH.fullmatch(text) is None:
+            raise BadRequest(HTTPStatus.BAD_REQUEST)
+        length = int(text)
+    return Head(size, length, open_ended, expects, last=not clean)
 
 
 def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
@@ -145,10 +132,7 @@ def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
 
 
 def response(status: HTTPStatus, retry_after: int = 0, *, body: bool = True) -> bytes:
-    """Return a whole response that ends the connection; the answer to HEAD has no body.
-
-    If the service is not available, the client may try again after `retry_after` seconds.
-    """
+    """Return a whole response that ends the connection: to HEAD without a body, and 503 with `retry_after` seconds."""
     text = f"{status.value} {status.phrase}\n"
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import logging
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +14,8 @@ from typing import Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._servers.door import DRAINED, LOGGER, LONGEST, Bell, Door, SelectorPoller, turn_away
+from ebbpool._servers.door import DRAINED, LOGGER, LONGEST, Complaint, Door, SelectorPoller, turn_away
+from ebbpool._stdio import Bell
 
 TICK: Final = 0.25
 """Seconds between two looks at the clocks of connections, at most."""
@@ -43,13 +43,6 @@ class FrontDoor(Door):
 
     Only the thread that runs the loop may use it, except for `give_back` and what that touches: the queue of returned
     connections, whether the door is open, and whether it sleeps, all three under the lock.
-
-    Attributes:
-        reading: Connections whose head has not come in full, new ones included.
-        filling: Connections whose head has come, and whose body has not come in full.
-        idle: Connections between requests.
-        lingering: Connections that were answered, and that their clients are to close.
-        buffered: Bytes that the connections in `filling` have.
     """
 
     keeps = True
@@ -58,17 +51,18 @@ class FrontDoor(Door):
         super().__init__(host, poller, clock)
         limits: RequestLimits = host._limits
         self._limits = limits
-        self.reading = Room(limits.header_timeout)
-        self.filling = Room(limits.body_timeout)
-        self.idle = Room(limits.idle_timeout)
-        self.lingering = Room(LINGER)
-        self.buffered = 0
+        self.reading = Room(limits.header_timeout)  # whose head has not come in full, new ones included
+        self.filling = Room(limits.body_timeout)  # whose head has come, and whose body has not come in full
+        self.idle = Room(limits.idle_timeout)  # between requests
+        self.lingering = Room(LINGER)  # that were answered, and that their clients are to close
+        self.buffered = 0  # bytes that the connections in `filling` have
+        self._unwatched = Complaint(logging.WARNING, "cannot watch the connection from %s: %s", clock)
         self._held: dict[int, Connection] = {}
         self._now = clock()
         self._next_look = 0.0
         # Re-entrant: a signal handler may close the server whose loop it interrupts right here.
         self._lock = threading.RLock()
-        self._returned: deque[tuple[Connection, Room]] = deque()
+        self._returned: list[tuple[Connection, Room]] = []
         self._open = False
         self._asleep = False
         self._closed = False
@@ -91,10 +85,9 @@ class FrontDoor(Door):
         self._listener = -1
         self._resume = 0.0
 
-    def turn(self, timeout: float | None = None) -> bool:
+    def turn(self, timeout: float) -> bool:
         """Deal as well with what has happened to connections."""
-        longest = TICK if self._held else LONGEST
-        timeout = longest if timeout is None else min(timeout, longest)
+        timeout = min(timeout, TICK if self._held else LONGEST)
         with self._lock:
             self._asleep = not self._returned
             if self._returned:
@@ -116,8 +109,7 @@ class FrontDoor(Door):
         if not self._returned:
             return
         with self._lock:
-            batch = list(self._returned)
-            self._returned.clear()
+            batch, self._returned = self._returned, []
         for connection, room in batch:
             if not self._enter(connection, room):
                 continue
@@ -144,11 +136,10 @@ class FrontDoor(Door):
         """Close the connection that matters least, the oldest of its kind."""
         for room in (self.idle, self.lingering, self.reading, self.filling):
             # A request may still be on its way to a connection that has just been accepted.
-            spared = self._now - GRACE if room in (self.reading, self.filling) else math.inf
-            for connection in room.held.values():
-                if connection.since > spared:
-                    break
-                self._drop(connection)
+            grace = 0.0 if room in (self.idle, self.lingering) else GRACE
+            oldest = next(iter(room.held.values()), None)
+            if oldest is not None and oldest.since + grace <= self._now:
+                self._drop(oldest)
                 return True
         return False
 
@@ -190,7 +181,10 @@ class FrontDoor(Door):
             self.answer(connection, error.status)
             return
         if ready:
-            self._lend(connection)
+            self._leave(connection)
+            self._poller.drop(connection)
+            connection.limit = self._limits.request_timeout
+            self._host._guarded(self._host.process_request, connection, connection.address)
             return
         room = self.filling
         if connection.head is None:
@@ -200,20 +194,13 @@ class FrontDoor(Door):
             self._leave(connection)
             if not self._enter(connection, room):
                 return
-            connection.came = 0
         self._arm(connection)
-
-    def _lend(self, connection: Connection) -> None:
-        self._leave(connection)
-        self._poller.drop(connection)
-        connection.limit = self._limits.request_timeout
-        self._host._guarded(self._host.process_request, connection, connection.address)
 
     def _discard(self, connection: Connection) -> None:
         for _ in range(DRAINED):
             chunk = connection.receive()
-            connection.discarded += len(chunk)
-            if not chunk or connection.discarded > LINGER_BYTES:
+            connection.came += len(chunk)
+            if not chunk or connection.came > LINGER_BYTES:
                 self._drop(connection)
                 return
         self._arm(connection)
@@ -248,6 +235,7 @@ class FrontDoor(Door):
             self._drop(stale)
         connection.room = room
         connection.since = self._now
+        connection.came = 0
         room.held[descriptor] = connection
         self._held[descriptor] = connection
         if room is self.filling:
@@ -266,7 +254,7 @@ class FrontDoor(Door):
         try:
             self._poller.arm(connection)
         except (OSError, ValueError) as error:
-            LOGGER.warning("cannot watch the connection from %s: %s", connection.address, error)
+            self._unwatched.make(connection.address, error)
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
@@ -290,9 +278,9 @@ class FrontDoor(Door):
                 came = len(connection.data)
                 if room is self.filling and came - connection.came >= max(1, LEAST_RATE * room.seconds):
                     # It has sent its share of a body since the last look.
-                    connection.came = came
                     self._leave(connection)
                     self._enter(connection, room)
+                    connection.came = came
                 elif connection.data and room is not self.idle:
                     self.answer(connection, HTTPStatus.REQUEST_TIMEOUT)
                 else:
@@ -347,8 +335,8 @@ class FrontDoor(Door):
         self._closed = True
         for connection in list(self.idle.held.values()):
             self._read(connection)
-        for connection in list(self.idle.held.values()):
-            self._drop(connection)
+            if connection.room is self.idle:
+                self._drop(connection)
         while True:
             self._now = self._clock()
             for connection in list(self.reading.held.values()):

@@ -34,7 +34,7 @@ def hear(sums: Sums, serial: int, report: bytes | None) -> None:
         }
     except Exception as error:
         # Nothing that a child says may end its parent.
-        log(logging.WARNING, {"event": "metrics_unreadable", "error": f"{type(error).__name__}: {error}"})
+        log(logging.WARNING, "metrics_unreadable", error=f"{type(error).__name__}: {error}")
     else:
         sums.update(serial, {label: (label, amounts) for label, amounts in known.items()})
 

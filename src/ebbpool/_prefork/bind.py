@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any, Final, TypeAlias
 
 from ebbpool._unix import identity, must_be_free, refused, remove
@@ -14,6 +15,7 @@ from ebbpool._unix import identity, must_be_free, refused, remove
 Bind: TypeAlias = tuple[str, int] | str | socket.socket
 
 UNIX: Final = "unix:"
+_INET = re.compile(r"(?:\[(.+)\]|([^:\[\]]*)):([0-9]+)")
 
 
 def address_of(bind: Any, name: str = "bind") -> str | tuple[str, int] | socket.socket:
@@ -23,12 +25,10 @@ def address_of(bind: Any, name: str = "bind") -> str | tuple[str, int] | socket.
     if isinstance(bind, str):
         if bind.startswith(UNIX):
             return _path(bind, name)
-        host, colon, port = bind.rpartition(":")
-        if not colon or not (port.isascii() and port.isdigit()) or (":" in host and not host.startswith("[")):
+        parts = _INET.fullmatch(bind)
+        if parts is None:
             raise ValueError(f'{name} must be "host:port", "[host]:port" or "unix:path", not {bind!r}')
-        if host.startswith("[") != host.endswith("]"):
-            raise ValueError(f"{name} has a bracket without its partner: {bind!r}")
-        bind = host.strip("[]"), int(port)
+        bind = parts[1] or parts[2], int(parts[3])
     if not isinstance(bind, tuple) or len(bind) != 2:
         raise TypeError(f"{name} must be (host, port), a string or a socket, not {bind!r}")
     host, number = bind
@@ -77,7 +77,8 @@ class Listeners:
             raise ValueError("reuse_port must be False on this system, which has no SO_REUSEPORT")
         if reuse_port and not isinstance(address, tuple):
             raise ValueError(f"reuse_port needs an internet address to bind, not {bind!r}")
-        with _explained(bind, name):
+        shown = _shown(*bind) if isinstance(bind, tuple) else bind
+        try:
             if isinstance(address, socket.socket):
                 self._first = address
                 address.listen(backlog)
@@ -85,21 +86,27 @@ class Listeners:
             elif isinstance(address, str):
                 self._first = self._own[0] = self._unix(address)
             else:
-                self._family, self._address = _resolve(*address)
+                host, port = address
+                found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+                self._family, self._address = found[0][0], found[0][4]
                 if reuse_port:
                     # A socket with SO_REUSEPORT joins others that listen at the address with it. Bind once without it,
                     # to notice if another program listens there.
                     with self._inet(False) as probe:
                         self._address = probe.getsockname()
                 self._first = self._own[0] = self._inet(reuse_port)
+        except socket.gaierror as error:
+            raise OSError(errno.EADDRNOTAVAIL, f"cannot listen on {shown!r}: {error.strerror}") from None
+        except OSError as error:
+            raise refused(shown, error) from None
+        except UnicodeError as error:
+            raise ValueError(f"{name} must have a name that can be encoded, not {shown!r}: {error}") from None
 
     @property
     def shown(self) -> str:
         """The address, with the port that the system chose if none was given."""
         name = self._first.getsockname()
-        if not isinstance(name, tuple):
-            return UNIX + os.fsdecode(name)
-        return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+        return _shown(*name[:2]) if isinstance(name, tuple) else UNIX + os.fsdecode(name)
 
     def of(self, number: int) -> socket.socket:
         """Return the socket that child `number` listens on; with `reuse_port` it may have to be opened."""
@@ -149,22 +156,5 @@ class Listeners:
         return listener
 
 
-def _resolve(host: str, port: int) -> tuple[int, Any]:
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    # With no host named, IPv4 comes first, as in http.server and in socketserver.
-    if not host:
-        found.sort(key=lambda entry: entry[0] != socket.AF_INET)
-    return found[0][0], found[0][4]
-
-
-@contextlib.contextmanager
-def _explained(bind: Bind, name: str) -> Iterator[None]:
-    """Make errors name the address that could not be bound, or that cannot be one."""
-    try:
-        yield
-    except socket.gaierror as error:
-        raise OSError(errno.EADDRNOTAVAIL, f"cannot listen on {bind!r}: {error.strerror}") from None
-    except OSError as error:
-        raise refused(bind, error) from None
-    except UnicodeError as error:
-        raise ValueError(f"{name} must have a name that can be encoded, not {bind!r}: {error}") from None
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

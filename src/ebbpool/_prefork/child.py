@@ -31,10 +31,8 @@ LOGGER: Final = logging.getLogger("ebbpool.prefork")
 READY: Final = b"ready"
 BEAT: Final = b"beat"
 LEAVING: Final = b"leaving"
-PIECE: Final = 2048
-"""How many bytes are sent at once: a line that can be written to takes as many."""
 ROOM: Final = 1.0
-"""Seconds to wait for room."""
+"""Seconds to wait for room for what is said."""
 
 LONGEST_WAIT: Final = 3600.0 if os.name == "posix" else 1.0
 """Seconds; the system's calls that wait refuse some days, and elsewhere than on POSIX no signal ends them."""
@@ -85,6 +83,7 @@ class Child:
         self.listener = listener
         self.number = number
         self._line = line
+        line.settimeout(ROOM)
         self._limits = limits
         self._interval = min(limits.heartbeat_timeout / 4, LONGEST_WAIT)
         self._callbacks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -95,11 +94,14 @@ class Child:
         # Not SIG_IGN, which programs that this process starts would inherit.
         numbers = [number for number in FROM_THE_PARENT if number.name != "SIGQUIT"]
         self._signals = OwnSignals(numbers, self._forsake)
+        self._signals.install()
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
+        threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True).start()
 
     def _renew(self) -> None:
         self.stopping, self._called_back = threading.Event(), threading.Event()
         self._lock, self._telling, self._reporting = threading.Lock(), threading.Lock(), threading.Lock()
-        self._cut = False
 
     def ready(self) -> None:
         """Tell the parent that this process serves now. Until then it counts as starting, within `start_timeout`."""
@@ -152,13 +154,6 @@ class Child:
                     patient.shutdown_timeout = left
             server.server_close()
 
-    def _begin(self) -> None:
-        """Begin to listen to the parent and to signals, and to report. Main thread only."""
-        self._signals.install()
-        if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
-        threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True).start()
-
     def _forsake(self) -> None:
         """In a process that was forked from this one: drop the pipe to the parent, which is not its parent."""
         self._line.close()
@@ -173,7 +168,7 @@ class Child:
         told = -1
         warned = False
         silent_since = time.monotonic()
-        while not any(map(self._must_stop, wait([self._line, self._signals.bell], pause))):
+        while not any(map(self._must_stop, wait([self._line, self._signals.ear], pause))):
             self._report()
             turns = self._turns
             now = time.monotonic()
@@ -188,7 +183,7 @@ class Child:
 
     def _must_stop(self, source: object) -> bool:
         if source is not self._line:
-            return signal.SIGTERM in self._signals.received()
+            return signal.SIGTERM in self._signals.hear()
         # The parent has ended the line, or is gone. SIGTERM tells code that has a handler of its own for that.
         if os.name == "posix":
             ident = threading.main_thread().ident
@@ -210,7 +205,10 @@ class Child:
 
     def _call_back(self) -> None:
         for callback in iter(self._callbacks.get, None):
-            _call(callback)
+            try:
+                callback()
+            except Exception:
+                self._log(logging.ERROR, "on_stop_failed", "\n" + traceback.format_exc())
         self._called_back.set()
 
     def _leave(self) -> None:
@@ -220,12 +218,12 @@ class Child:
             self._deadline = time.monotonic() + self._limits.graceful_timeout
             self.stopping.set()
         self._tell(LEAVING)
-        self._signals.ring(signal.SIGTERM)
+        self._signals.note(signal.SIGTERM)
 
     def _report(self) -> None:
         # One at a time, so that none overtakes another. A parent that has been stopped reads nothing: there is no room.
         with self._reporting:
-            if self._written is not None and self._has_room(0.0):
+            if self._written is not None and wait_for(self._line, True, 0.0):
                 try:
                     self._tell(self._written())
                 except Exception:
@@ -236,34 +234,21 @@ class Child:
         # Errors are ignored: the thread that listens notices if the parent is gone. A parent that does not read must
         # not hold up the end of this process: what finds no room is dropped; the next message ends one that was cut.
         with self._telling, contextlib.suppress(OSError):
-            left = memoryview(b"\n" * self._cut + message + b"\n")
-            while left and self._has_room(ROOM):
-                left = left[self._line.send(left[:PIECE]) :]
-            self._cut = bool(left)
-
-    def _has_room(self, timeout: float) -> bool:
-        # In a process that was forked from this one the line is closed.
-        return self._line.fileno() >= 0 and wait_for(self._line, True, timeout)
+            self._line.sendall(b"\n" + message + b"\n")
 
     def _log(self, level: int, event: str, detail: str = "", **fields: object) -> None:
-        log(level, {"event": event, "pid": os.getpid(), "number": self.number, **fields}, detail)
+        log(level, event, detail, number=self.number, **fields)
 
 
-def log(level: int, fields: dict[str, object], detail: str = "") -> None:
-    """Log ``key=value`` pairs as one line; `fields` are also attributes of the record."""
+def log(level: int, event: str, detail: str = "", /, **fields: object) -> None:
+    """Log ``key=value`` pairs as one line, this process's id among them; they are also attributes of the record."""
+    fields = {"event": event, "pid": os.getpid()} | fields
     LOGGER.log(level, "%s%s", " ".join(f"{key}={_value(value)}" for key, value in fields.items()), detail, extra=fields)
 
 
 def _value(value: object) -> str:
     text = str(value)
     return repr(text) if not text or any(letter.isspace() or letter in "\"'=" for letter in text) else text
-
-
-def _call(callback: Callable[[], object]) -> None:
-    try:
-        callback()
-    except Exception:
-        log(logging.ERROR, {"event": "on_stop_failed", "pid": os.getpid()}, "\n" + traceback.format_exc())
 
 
 def main(
@@ -277,7 +262,6 @@ def main(
     """Run one child, in its main thread, from its start to its end."""
     with unhindered():
         child = Child(listener, number, line, limits, reporter)
-        child._begin()
         try:
             if not child.stopping.is_set():
                 serve(child)

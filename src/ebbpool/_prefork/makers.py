@@ -8,6 +8,7 @@ process id and the end of each; it ends when the parent does.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
 import multiprocessing
@@ -46,8 +47,7 @@ class Template:
     """
 
     def __init__(self, work: Work, preload: Sequence[str] | None) -> None:
-        self.alive = True
-        """Whether it has not ended yet, as far as `news` has told."""
+        self.alive = True  # as far as `news` has told
         data: dict[str, Any] = spawn.get_preparation_data("ebbpool-prefork-template")
         data["authkey"] = bytes(data["authkey"])
         own = {key: data.pop(key) for key in list(data) if key.startswith("init_main_")}
@@ -90,13 +90,13 @@ class Template:
                 self.alive = False
             else:
                 if isinstance(what, str):
-                    log(logging.WARNING, {"event": "template_threads", "threads": what})
+                    log(logging.WARNING, "template_threads", pid=self._process.pid, threads=what)
                 else:
                     yield what
 
     def kill(self) -> None:
         """Kill the process; its children live on."""
-        log(logging.WARNING, {"event": "template_killed", "pid": self._process.pid})
+        log(logging.WARNING, "template_killed", pid=self._process.pid)
         self._process.kill()
 
     def forsake(self) -> None:
@@ -109,21 +109,28 @@ class Template:
         self._link.close()
 
 
-class Spawner:
-    """Starts each child in a new interpreter, and tells of them as a `Template` does; it never ends."""
+class Starter:
+    """Starts each child itself, by multiprocessing's `method`, and tells of them as a `Template` does; never ends."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, method: str, work: Work) -> None:
         self.alive = True
+        self._context: Any = multiprocessing.get_context(method)
         self._work = work
         self._children: dict[int, BaseProcess] = {}
         self._new: list[News] = []
 
-    def start(self, serial: int, number: int, *sockets: socket.socket) -> None:
-        process = _process("spawn", self._work, sockets[0], number, sockets[1])
-        with blocked():
-            process.start()
-        self._children[serial] = process
-        self._new.append((serial, process.pid, None))
+    def start(self, serial: int, number: int, listener: socket.socket, line: socket.socket) -> None:
+        flush_or_discard(sys.stdout, sys.stderr)
+        name = f"ebbpool-prefork-{number}"
+        process = self._context.Process(target=self._work, args=(listener, number, line), name=name, daemon=False)
+        try:
+            with blocked():
+                process.start()
+        except OSError as error:
+            self._new.append((serial, None, error))
+        else:
+            self._children[serial] = process
+            self._new.append((serial, process.pid, None))
 
     def sources(self) -> list[Any]:
         return [process.sentinel for process in self._children.values()]
@@ -131,7 +138,11 @@ class Spawner:
     def news(self) -> Iterator[News]:
         yield from self._new
         self._new.clear()
-        yield from _ended(self._children)
+        for serial, process in list(self._children.items()):
+            if process.exitcode is not None:
+                yield serial, None, process.exitcode
+                del self._children[serial]
+                process.close()
 
     def nothing(self) -> None:
         """Do nothing: no process between this one and the children has to be killed or left."""
@@ -144,23 +155,6 @@ class Spawner:
             process.join()
 
 
-def _process(method: str, target: Callable[..., object], listener: Any, number: int, line: Any, *more: Any) -> Any:
-    flush_or_discard(sys.stdout, sys.stderr)
-    made: Any = multiprocessing.get_context(method)
-    return made.Process(
-        target=target, args=(listener, number, line, *more), name=f"ebbpool-prefork-{number}", daemon=False
-    )
-
-
-def _ended(children: dict[int, BaseProcess]) -> Iterator[News]:
-    """Yield the exit codes of those that have ended, and forget them."""
-    for serial, process in list(children.items()):
-        if process.exitcode is not None:
-            yield serial, None, process.exitcode
-            del children[serial]
-            process.close()
-
-
 def main(descriptor: int) -> None:
     """Run a template, in the main thread of a new interpreter, until its parent ends."""
     os.set_inheritable(descriptor, False)
@@ -168,9 +162,11 @@ def main(descriptor: int) -> None:
     data, own, preload, work = link.recv()
     for name in OURS:
         importlib.import_module(name)
-    _prepare(data)
-    if preload is not None:
-        work = _imported(own, work)
+    if preload is None:
+        spawn.prepare(data)
+        call = functools.partial(_prepare_and_run, own, work)
+    else:
+        call = _prepared(data | own, work)
         for name in preload:
             importlib.import_module(name)
     others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -178,67 +174,49 @@ def main(descriptor: int) -> None:
     with contextlib.suppress(EOFError, OSError):
         if others:
             link.send(", ".join(others))
-        _fork(link, own, work)
+        _fork(link, Starter("fork", call))
     os._exit(0)
 
 
-def _prepare(data: dict[str, Any]) -> None:
-    """Make this process like the one that has told `data`."""
+def _prepared(data: dict[str, Any], work: bytes) -> Any:
+    """Make this process like the one that has told `data`; return what is pickled in `work`."""
     process: Any = multiprocessing.current_process()
     process._inheriting = True
     try:
         spawn.prepare(data)
     finally:
         del process._inheriting
-
-
-def _imported(own: dict[str, Any], work: bytes) -> Any:
-    _prepare(own)
     return pickle.loads(work)
 
 
-def _fork(link: Connection, own: dict[str, Any], work: Any) -> None:
+def _prepare_and_run(data: dict[str, Any], work: bytes, *arguments: object) -> None:
+    _prepared(data, work)(*arguments)
+
+
+def _fork(link: Connection, starter: Starter) -> None:
     """Fork children until the parent is gone, which is an error: EOFError or OSError."""
-    children: dict[int, BaseProcess] = {}
     signals = OwnSignals([signal.SIGCHLD], link.close)
     signals.install()
     while True:
-        asked = link in wait([link, signals.bell])
-        signals.received()
-        for news in _ended(children):
+        asked = link in wait([link, signals.ear])
+        signals.hear()
+        if asked:
+            serial, number = link.recv()
+            with socket.socket(fileno=os.dup(link.fileno())) as through:
+                _, (listener, line), _, _ = socket.recv_fds(through, 1, 2)
+            with _socket(listener, 0) as listening, _socket(line, None) as telling:
+                starter.start(serial, number, listening, telling)
+        for news in starter.news():
             link.send(news)
-        if not asked:
-            continue
-        serial, number = link.recv()
-        with socket.socket(fileno=os.dup(link.fileno())) as through:
-            _, (listener, line), _, _ = socket.recv_fds(through, 1, 2)
-        process = _process("fork", _run, listener, number, line, own, work)
-        try:
-            process.start()
-        except OSError as error:
-            link.send((serial, None, error))
-        else:
-            children[serial] = process
-            link.send((serial, process.pid, None))
-        os.close(listener)
-        os.close(line)
 
 
-def _run(listener: int, number: int, line: int, own: dict[str, Any], work: Any) -> None:
-    """Run a child, in the process that was forked for it."""
-    for descriptor in (listener, line):
-        os.set_inheritable(descriptor, False)
-    if isinstance(work, bytes):
-        work = _imported(own, work)
-    work(_socket(listener), number, socket.socket(fileno=line))
-
-
-def _socket(descriptor: int) -> socket.socket:
-    """Return a socket that does not block, not for a moment: other processes share the descriptor."""
+def _socket(descriptor: int, timeout: float | None) -> socket.socket:
+    """Return a socket that has `timeout` from the start, for other processes share the descriptor of a listener."""
     # PyPy makes the descriptor blocking for all of them when it makes a socket of it, and one that is about to accept a
     # connection that another one takes would hang.
+    os.set_inheritable(descriptor, False)
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(0)
+    socket.setdefaulttimeout(timeout)
     try:
         return socket.socket(fileno=descriptor)
     finally:

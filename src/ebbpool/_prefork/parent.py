@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from ebbpool._prefork.bind import Listeners
 from ebbpool._prefork.child import BEAT, LEAVING, LONGEST_WAIT, READY, log
-from ebbpool._prefork.makers import Spawner, Template, Work
+from ebbpool._prefork.makers import Starter, Template, Work
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
 from ebbpool._prefork.watchdog import Limits, Watchdog
 
@@ -35,17 +35,12 @@ Reports: TypeAlias = Callable[[int, bytes | None], object]
 class _Process:
     number: int
     line: socket.socket
-    maker: Template | Spawner | None = None
-    begun: bytes = b""
-    """What has come of a message whose end has not."""
-    talks: bool = True
-    """Whether its end of the line is open."""
-    pid: int | None = None
-    """Known once it has been started."""
-    ended: int | Exception | None = None
-    """Its exit code, or why it could not be started."""
-    doomed: bool = False
-    """Whether it is to be killed."""
+    maker: Template | Starter | None = None
+    begun: bytes = b""  # what has come of a message whose end has not
+    talks: bool = True  # whether its end of the line is open
+    pid: int | None = None  # known once it has been started
+    ended: int | Exception | None = None  # its exit code, or why it could not be started
+    doomed: bool = False  # whether it is to be killed
 
     def messages(self) -> Iterator[bytes]:
         """Yield what has come, without waiting."""
@@ -78,10 +73,9 @@ class Parent:
         self._preload = preload
         self._reports = reports
         self._processes: dict[int, _Process] = {}
-        self._makers: list[Template | Spawner] = []
-        """The last one makes new children; the others are kept until their last child has ended."""
-        self._renew = True
-        """Whether the next child needs a new one."""
+        # The last one makes new children; the others are kept until their last child has ended.
+        self._makers: list[Template | Starter] = []
+        self._renew = True  # whether the next child needs a new one
         self._signals = OwnSignals(FROM_THE_PARENT, self._forsake)
 
     def run(self) -> int:
@@ -111,14 +105,14 @@ class Parent:
         timeout = min(LONGEST_WAIT, max(0.0, self._watchdog.due() - time.monotonic()))
         if any(child.ended is not None for child in self._processes.values()):
             timeout = 0.0
-        sources: list[Any] = [self._signals.bell]
+        sources: list[Any] = [self._signals.ear]
         for maker in self._makers:
             sources += maker.sources()
         # A child's messages are read only once its maker has told its process id.
         sources += [child.line for child in self._processes.values() if child.talks and child.pid is not None]
         wait(sources, timeout)
         self._learn()
-        for number in self._signals.received():
+        for number in self._signals.hear():
             self._obey(number)
         # Messages that have come are read before `tick` decides which children have been silent for too long.
         for serial, child in list(self._processes.items()):
@@ -171,16 +165,16 @@ class Parent:
 
     def _obey(self, number: int) -> None:
         name = signal.Signals(number).name
-        events: dict[str, Callable[[float], None]] = {
+        events: dict[str, Callable[[], None]] = {
             "SIGQUIT": self._watchdog.abort,
             "SIGHUP": self._watchdog.reload,
             "SIGTTIN": partial(self._watchdog.change, 1),
             "SIGTTOU": partial(self._watchdog.change, -1),
         }
-        log(logging.INFO, {"event": "signal", "pid": os.getpid(), "signal": name})
+        log(logging.INFO, "signal", signal=name)
         # A new template imports what may have changed.
         self._renew |= name == "SIGHUP"
-        events.get(name, self._watchdog.stop)(time.monotonic())
+        events.get(name, self._watchdog.stop)()
 
     def start(self, serial: int, number: int) -> None:
         """Start a child; an error counts as its end."""
@@ -190,7 +184,7 @@ class Parent:
         with theirs:
             try:
                 if self._renew or not self._makers[-1].alive:
-                    self._makers.append(Template(self._work, self._preload) if FORKS else Spawner(self._work))
+                    self._makers.append(Template(self._work, self._preload) if FORKS else Starter("spawn", self._work))
                     self._renew = False
                 child.maker = self._makers[-1]
                 child.maker.start(serial, number, self._listeners.of(number), theirs)
@@ -216,6 +210,5 @@ class Parent:
 
     def report(self, event: str, serial: int | None, level: str, fields: dict[str, object]) -> None:
         """Log an event, with the process id of the child that it is about, or of this process."""
-        child = None if serial is None else self._processes.get(serial)
-        pid = os.getpid() if serial is None else child and child.pid
-        log(logging.getLevelNamesMapping()[level.upper()], {"event": event, "pid": pid, **fields})
+        about = {} if serial is None else {"pid": self._processes[serial].pid}
+        log(logging.getLevelNamesMapping()[level.upper()], event, **about | fields)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
+
+from ebbpool._stdio import Bell
 
 FROM_THE_PARENT: Final = tuple(
     getattr(signal, name)
@@ -31,8 +32,8 @@ def blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class OwnSignals:
-    """Handlers of signals of this process alone, and a socket, the bell, on which the numbers of signals arrive.
+class OwnSignals(Bell):
+    """Handlers of signals of this process alone; each signal rings, with its number.
 
     In a process that is forked from this one (`os.fork`, `pty.fork`, multiprocessing's "fork") the handlers from before
     are put back, except where other code has replaced these; the signals are blocked there until that is done. Then its
@@ -40,38 +41,27 @@ class OwnSignals:
     """
 
     def __init__(self, numbers: Iterable[int], forsake: Callable[[], object]) -> None:
+        super().__init__()
         self.numbers = tuple(numbers)
         self.forsake = forsake
         self._before: dict[int, Any] = {}
-        self.bell, self._rope = socket.socketpair()
-        self.bell.setblocking(False)
-        self._rope.setblocking(False)
 
     def install(self) -> None:
         """Begin to handle signals. Main thread only."""
         _owners.append(self)
-        self._before = {number: signal.signal(number, self.ring) for number in self.numbers}
+        self._before = {number: signal.signal(number, self.note) for number in self.numbers}
 
     def release(self) -> None:
         """Put back the handlers from before. Main thread only."""
         _owners.remove(self)
         for number, before in self._before.items():
-            if signal.getsignal(number) == self.ring:
+            if signal.getsignal(number) == self.note:
                 signal.signal(number, before or signal.SIG_DFL)
-        self.bell.close()
-        self._rope.close()
+        self.close()
 
-    def ring(self, number: int, frame: object = None) -> None:
-        """Do as if the signal had come; harmless in a signal handler, and in a forked process."""
-        with contextlib.suppress(OSError):
-            self._rope.send(bytes([number]))
-
-    def received(self) -> bytes:
-        numbers = b""
-        with contextlib.suppress(BlockingIOError):
-            while more := self.bell.recv(4096):
-                numbers += more
-        return numbers
+    def note(self, number: int, frame: object = None) -> None:
+        """Do as if the signal had come; harmless in a forked process."""
+        self.ring(bytes([number]))
 
 
 _owners: Final[list[OwnSignals]] = []

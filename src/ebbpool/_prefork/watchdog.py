@@ -79,18 +79,18 @@ OVERDUE: Final = {
 class Watchdog:
     """The decisions that keep `processes` children alive: numbers 0, 1, ... up to one less.
 
-    Every public method but `due` takes an event that happened at `now`, and tells the owner of the processes what to do
-    about it: `start` and `kill` one, `stop` it gracefully, `report` to the log. None of these may call the watchdog.
+    It is told of events as they happen, those of a child with the time. `tick` tells the owner of the processes what to
+    do about them: `start` and `kill` one, `stop` it gracefully. Each method may `report` to the log, and `abort` kill.
+    The owner may not call the watchdog meanwhile.
     """
 
     def __init__(self, owner: Any, processes: int, limits: Limits) -> None:
         self._owner = owner
         self.processes = processes
+        # Seconds for which a child may be in a phase.
         self._limits = dict(zip(Phase, [*limits, math.inf], strict=True))
-        """Seconds for which a child may be in a phase."""
         self.lives: dict[int, Life] = {}
-        self.status: int | None = None
-        """The exit status, once everything is over."""
+        self.status: int | None = None  # the exit status, once everything is over
         self._outcome = STOPPED
         self._stopping = False
         self._served = False
@@ -98,15 +98,80 @@ class Watchdog:
         self._reloading = False
         self._reload_failures = 0
         self._serial = 0
-        self._failures: Counter[int] = Counter()
-        """How often in a row children of a number have crashed at start."""
-        self._not_before: dict[int, float] = {}
-        """When a number may be started again."""
-        self._moments: list[float] = []
-        """When something other than a deadline is to be decided."""
+        self._failures: Counter[int] = Counter()  # how often in a row children of a number have crashed at start
+        self._not_before: dict[int, float] = {}  # when a number may be started again
+        self._moments: list[float] = []  # when something other than a deadline is to be decided
+
+    def ready(self, serial: int, now: float) -> None:
+        life = self.lives.get(serial)
+        if life is not None and life.phase is Phase.STARTING:
+            self._enter(life, Phase.SERVING, now)
+            life.ready_at = now
+            self._served = True
+            self._report("child_ready", life, seconds=round(now - life.born, 3))
+
+    def beat(self, serial: int, now: float) -> None:
+        life = self.lives.get(serial)
+        if life is not None and life.phase is Phase.SERVING:
+            self._enter(life, Phase.SERVING, now)
+
+    def leaving(self, serial: int, now: float) -> None:
+        """Note that a child that serves stops by itself. One that never served is dealt with when it has ended."""
+        life = self.lives.get(serial)
+        if life is not None and life.phase is Phase.SERVING:
+            self._report("child_leaving", life)
+            self._enter(life, Phase.STOPPING, now)
+            self._lost(life, now)
+
+    def gone(self, serial: int, ended: int | BaseException, now: float) -> None:
+        """Note that a child has ended, with an exit code, or with an error if the system refused its process."""
+        life = self.lives.pop(serial, None)
+        if life is None:
+            return
+        if isinstance(ended, BaseException):
+            self._report("start_failed", life, "error", error=f"{type(ended).__name__}: {ended}")
+        else:
+            clean = ended in (0, TERMINATED)
+            expected = life.phase is Phase.KILLED or (life.phase is Phase.STOPPING and clean)
+            level = "info" if expected else "warning"
+            self._report("child_exited", life, level, exitcode=ended, seconds=round(now - life.born, 3))
+            if not clean and life.phase is not Phase.KILLED:
+                self._blame()
+        if life.live:
+            self._lost(life, now)
+
+    def reload(self) -> None:
+        if not self._stopping:
+            self._generation += 1
+            self._reloading = True
+            self._reload_failures = 0
+            self._not_before.clear()
+            self._report("reload_started")
+
+    def change(self, by: int) -> None:
+        """Keep so many children more from now on, but at least one."""
+        if not self._stopping:
+            self.processes = max(1, self.processes + by)
+            self._report("processes", processes=self.processes)
+
+    def stop(self) -> None:
+        """Stop all children gracefully; at once if they are being stopped already."""
+        if self._stopping:
+            self.abort()
+        else:
+            self._stopping = True
+            self._report("stopping", seconds=self._limits[Phase.STOPPING])
+
+    def abort(self) -> None:
+        self._report("stopping_at_once", level="warning")
+        self._end(max(self._outcome, UNFINISHED) if self.lives else self._outcome)
+
+    def due(self) -> float:
+        """Return when the next tick is due; infinity for never."""
+        return min([life.deadline for life in self.lives.values()] + self._moments, default=math.inf)
 
     def tick(self, now: float) -> None:
-        """Note that time has passed; the first call starts the children."""
+        """Decide what follows from all that was told, and from the time; the first call starts the children."""
         late = now - self.due()
         if late > LATE:
             # This process was stopped, or starved, which is no child's fault: every wait begins anew.
@@ -124,94 +189,15 @@ class Watchdog:
                 self._lost(life, now)
             else:
                 self._blame()
-        self._decide(now)
-
-    def ready(self, serial: int, now: float) -> None:
-        life = self.lives.get(serial)
-        if life is not None and life.phase is Phase.STARTING:
-            self._enter(life, Phase.SERVING, now)
-            life.ready_at = now
-            self._served = True
-            self._report("child_ready", life, seconds=round(now - life.born, 3))
-        self._decide(now)
-
-    def beat(self, serial: int, now: float) -> None:
-        life = self.lives.get(serial)
-        if life is not None and life.phase is Phase.SERVING:
-            self._enter(life, Phase.SERVING, now)
-        self._decide(now)
-
-    def leaving(self, serial: int, now: float) -> None:
-        """Note that a child that serves stops by itself. One that never served is dealt with when it has ended."""
-        life = self.lives.get(serial)
-        if life is not None and life.phase is Phase.SERVING:
-            self._report("child_leaving", life)
-            self._enter(life, Phase.STOPPING, now)
-            self._lost(life, now)
-        self._decide(now)
-
-    def gone(self, serial: int, ended: int | BaseException, now: float) -> None:
-        """Note that a child has ended, with an exit code, or with an error if the system refused its process."""
-        life = self.lives.pop(serial, None)
-        if life is not None:
-            if isinstance(ended, BaseException):
-                self._report("start_failed", life, "error", error=f"{type(ended).__name__}: {ended}")
-            else:
-                clean = ended in (0, TERMINATED)
-                expected = life.phase is Phase.KILLED or (life.phase is Phase.STOPPING and clean)
-                level = "info" if expected else "warning"
-                self._report("child_exited", life, level, exitcode=ended, seconds=round(now - life.born, 3))
-                if not clean and life.phase is not Phase.KILLED:
-                    self._blame()
-            if life.live:
-                self._lost(life, now)
-        self._decide(now)
-
-    def reload(self, now: float) -> None:
-        if not self._stopping:
-            self._generation += 1
-            self._reloading = True
-            self._reload_failures = 0
-            self._not_before.clear()
-            self._report("reload_started")
-        self._decide(now)
-
-    def change(self, by: int, now: float) -> None:
-        """Keep so many children more from now on, but at least one."""
-        if not self._stopping:
-            self.processes = max(1, self.processes + by)
-            self._report("processes", processes=self.processes)
-        self._decide(now)
-
-    def stop(self, now: float) -> None:
-        """Stop all children gracefully; at once if they are being stopped already."""
-        if self._stopping:
-            self.abort(now)
-            return
-        self._stopping = True
-        self._report("stopping", seconds=self._limits[Phase.STOPPING])
-        self._decide(now)
-
-    def abort(self, now: float) -> None:
-        self._report("stopping_at_once", level="warning")
-        self._end(max(self._outcome, UNFINISHED) if self.lives else self._outcome)
-        self._decide(now)
-
-    def due(self) -> float:
-        """Return when the next tick is due; infinity for never."""
-        return min([life.deadline for life in self.lives.values()] + self._moments, default=math.inf)
-
-    def _decide(self, now: float) -> None:
-        self._moments = []
         for life in self.lives.values():
             if self._stopping or life.number >= self.processes:
                 self._stop(life, now)
-        if self._stopping:
-            if not self.lives and self.status is None:
-                self.status = self._outcome
-                self._report("stopped", status=self.status)
-        else:
+        self._moments = []
+        if not self._stopping:
             self._fill(now)
+        elif not self.lives and self.status is None:
+            self.status = self._outcome
+            self._report("stopped", status=self.status)
 
     def _fill(self, now: float) -> None:
         """Start whom a number lacks, stop whom another one has replaced, and replace the next that is out of date."""

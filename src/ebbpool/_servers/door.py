@@ -14,6 +14,8 @@ from math import inf
 from time import monotonic
 from typing import Any, Final
 
+from ebbpool._stdio import Bell
+
 LOGGER: Final = logging.getLogger("ebbpool.socketserver")
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -26,10 +28,8 @@ CROWD = 4
 """After so many connections accepted at once, the loop leaves the GIL to the workers for a moment."""
 NAP = 0.0002
 """Seconds for which it does so."""
-FEWEST_LOOKS = 16
-"""After so many quick looks without a crowd there is a nap; each such nap doubles the number, until a crowd comes."""
-MOST_LOOKS: Final = 1024
-"""The most there are between two such naps."""
+LOOKS: Final = 128
+"""Once in so many looks it does so anyway: where server and clients are in step, no look would ever find a crowd."""
 FIRST_BACK_OFF = 0.01
 """Seconds without an attempt to accept when the system runs out of something; doubled each time that this goes on."""
 LAST_BACK_OFF: Final = 1.0
@@ -39,37 +39,6 @@ QUIET: Final = 1.0
 """Least seconds between two log lines about the same trouble."""
 LONGEST: Final = 1.0
 """Seconds after which a wait ends though nothing has happened."""
-
-
-class Naps:
-    """The rule that says after which looks the loop naps: after a crowd, and once in many looks without one.
-
-    On a busy machine a server and its clients can fall into step, so that each look finds one connection until a nap
-    lets the others come. A single client that connects again and again looks the same: naps get rarer while no crowd
-    follows.
-    """
-
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
-        self._looks = 0
-        self._since = clock()
-        self._wanted = FEWEST_LOOKS
-
-    def due_after(self, count: int) -> bool:
-        """Take note of a look that has found `count` connections; return whether to nap after it."""
-        if not count:
-            # Another process that shares the listener was quicker.
-            return False
-        crowd = count >= CROWD
-        self._looks += 1
-        if self._looks < self._wanted and not crowd:
-            return False
-        due = crowd or self._clock() - self._since < self._looks * NAP
-        if due:
-            self._wanted = FEWEST_LOOKS if crowd else min(2 * self._wanted, MOST_LOOKS)
-        self._looks = 0
-        self._since = self._clock()
-        return due
 
 
 class Complaint:
@@ -88,12 +57,9 @@ class Complaint:
         self._times += 1
         if now < self._next:
             return False
-        times, self._times = self._times, 0
-        self._next = now + QUIET
-        if times > 1:
-            LOGGER.log(self._level, f"{self._message} (%d times since this was last logged)", *args, times)
-        else:
-            LOGGER.log(self._level, self._message, *args)
+        more = f" ({self._times} times since this was last logged)" if self._times > 1 else ""
+        LOGGER.log(self._level, self._message + "%s", *args, more)
+        self._next, self._times = now + QUIET, 0
         return True
 
 
@@ -109,31 +75,6 @@ def turn_away(connection: socket.socket, answer: bytes = b"") -> None:
         for _ in range(DRAINED):
             if not connection.recv(1 << 16):
                 break
-
-
-class Bell:
-    """A pair of sockets that ends a wait: `ear` becomes readable when somebody rings."""
-
-    def __init__(self) -> None:
-        self.ear, self._clapper = socket.socketpair()
-        self.ear.setblocking(False)
-        self._clapper.setblocking(False)
-
-    def ring(self) -> None:
-        """End a wait that is under way, or the next one; any thread."""
-        # An error means that it has been rung often enough, or is closed.
-        with contextlib.suppress(OSError):
-            self._clapper.send(b"\0")
-
-    def hear(self) -> None:
-        """Make `ear` silent again."""
-        with contextlib.suppress(BlockingIOError):
-            while len(self.ear.recv(4096)) == 4096:
-                pass
-
-    def close(self) -> None:
-        self.ear.close()
-        self._clapper.close()
 
 
 class SelectorPoller:
@@ -241,7 +182,7 @@ class Door:
         self._host = host
         self._poller = make_poller() if poller is None else poller
         self._clock = clock
-        self.naps = Naps(clock)
+        self._looks = 0
         self._shortages = Complaint(logging.WARNING, "cannot accept connections for now; new ones have to wait: %s")
         self._told = False
         self._pause = 0.0
@@ -260,9 +201,9 @@ class Door:
         """End `open`."""
         self._poller.close()
 
-    def turn(self, timeout: float | None = None) -> bool:
+    def turn(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds, a second at most; return whether there may be connections to accept."""
-        return self._listener in self._wait(LONGEST if timeout is None else timeout)
+        return self._listener in self._wait(timeout)
 
     def admit(self, request: Any, client_address: Any) -> None:
         """Take in a connection that was accepted, or shut it down if it is not verified."""
@@ -277,6 +218,11 @@ class Door:
     def shed(self) -> bool:
         """Close a connection, for want of what the system needs for another one; return whether there was one."""
         return False
+
+    def naps_after(self, count: int) -> bool:
+        """Take note of a look that has found `count` connections; return whether to nap after it."""
+        self._looks += 1
+        return count >= CROWD or self._looks % LOOKS == 0
 
     def rest(self, error: OSError, progress: bool) -> None:
         """Do not wait for connections for a while, each time longer: the system lacks what one needs."""

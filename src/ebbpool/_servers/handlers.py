@@ -24,23 +24,18 @@ MENTIONED = 10
 
 
 class _Handler:
-    """One call, for the client at `address`, that is queued or runs.
-
-    Attributes:
-        fn: What is called with `args`; both are gone once it has begun, so that a future that is kept keeps neither.
-        thread: The ident of the thread that runs it, or ran it; 0 while it is queued.
-        since: Monotonic seconds at which it began.
-    """
+    """One call, for the client at `address`, that is queued or runs."""
 
     __slots__ = ("address", "args", "fn", "owner", "since", "thread")
 
     def __init__(self, owner: Handlers, address: object, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
         self.owner = owner
         self.address = address
+        # Gone with `args` once the call has begun, so that a future that is kept keeps neither.
         self.fn: Callable[..., object] | None = fn
         self.args = args
-        self.thread = 0
-        self.since = 0.0
+        self.thread = 0  # the ident of the thread that runs it, or ran it; 0 while it is queued
+        self.since = 0.0  # monotonic seconds at which it began
 
     def __call__(self, _: Future[None]) -> None:
         """Note that the future of this call is done; no bound method, which would be one object more."""
@@ -63,14 +58,9 @@ def run_handler(handler: _Handler) -> None:
 class Handlers:
     """The handlers of one server that are queued or run.
 
-    Args:
-        executor: Any executor whose `submit` does not wait; servers may share one.
-        owned: Whether `close` shuts it down. Then it is an `AdaptiveExecutor`.
-        lost: A weak method, so that the handlers do not keep their server alive. It is called with the arguments of a
-            call that its executor has cancelled, or cannot run; in the thread where that happened.
-
-    Raises:
-        ValueError: `submit` of the executor may wait, or run calls itself.
+    `submit` of `executor` must neither wait nor run calls itself. If it is `owned`, `close` shuts it down, and it is an
+    `AdaptiveExecutor`; otherwise servers may share it. `lost` is a weak method, so as not to keep the server alive: it
+    gets the arguments of a call that is cancelled, or cannot run, in the thread where that happens.
     """
 
     def __init__(
@@ -93,15 +83,12 @@ class Handlers:
         # Re-entrant: a signal handler may close the server whose loop it interrupts right here.
         self._ended = threading.Condition(threading.RLock())
         self._joining: list[int] = []
-        self._refused = False
         self._refusals = Complaint(logging.ERROR, "the executor takes no tasks, so connections are refused: %s")
 
     def submit(self, address: object, fn: Callable[..., object], /, *args: Any) -> bool:
-        """Have a worker call `fn(*args)`, which must not raise; any thread.
+        """Have a worker call `fn(*args)`, which must not raise; any thread. Return False if the executor refuses.
 
-        Returns:
-            False if the executor refused: its queue is full, it has been shut down, or no thread can be started. Other
-            reasons than a full queue are logged, once until the executor takes a call again, and once a second at most.
+        Why is logged once a second at most, unless the queue is full.
         """
         handler = _Handler(self, address, fn, args)
         self._live[handler] = None
@@ -110,15 +97,12 @@ class Handlers:
             future = submit(run_handler, handler)
         except RuntimeError as error:
             self.discard(handler)
-            if not isinstance(error, QueueFull) and not self._refused:
-                self._refused = True
+            if not isinstance(error, QueueFull):
                 self._refusals.make(error)
             return False
         except BaseException:
             self.discard(handler)
             raise
-        if self._refused:
-            self._refused = False
         if not handler.thread:
             if self._direct and getattr(submit, "__func__", None) in _OWN and not instrumented():
                 future.tell_unless_returned(handler)  # type: ignore[attr-defined]  # a future of ebbpool's

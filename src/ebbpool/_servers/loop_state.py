@@ -9,7 +9,7 @@ from time import monotonic, sleep
 from ebbpool._frames import is_joined
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
-from ebbpool._servers.door import Bell
+from ebbpool._stdio import Bell
 
 START_UP = 1.0
 """Seconds that a thread has, once the main thread has ended, to begin the loop for which it was started."""
@@ -20,20 +20,13 @@ LOOK = 0.25
 
 
 class Loop:
-    """The state that `serve_forever`, `shutdown` and `server_close` of one server share.
-
-    Attributes:
-        stopping: Whether the loop is to end.
-        threads: The thread that runs the loop; that of the last one, too, while it is in `end`.
-        expected: Whether the server listens and no loop has begun yet.
-        over: Set while no loop runs, once one has begun.
-    """
+    """The state that `serve_forever`, `shutdown` and `server_close` of one server share."""
 
     def __init__(self) -> None:
-        self.stopping = False
-        self.threads: set[threading.Thread] = set()
-        self.expected = False
-        self.over = threading.Event()
+        self.stopping = False  # whether the loop is to end
+        self.threads: set[threading.Thread] = set()  # the loop's; that of the last one, too, while it is in `end`
+        self.expected = False  # whether the server listens and no loop has begun yet
+        self.over = threading.Event()  # set while no loop runs, once one has begun
         self._bell: Bell | None = None
         _loops[id(self)] = self
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from concurrent.futures import Executor
+from math import inf
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
@@ -196,7 +197,7 @@ class AdaptivePoolMixIn(_Base):
                 finally:
                     self._closing = False
 
-    def _serve(self, poll_interval: float) -> None:
+    def _serve(self, poll_interval: float | None) -> None:
         """Accept and hand over until the loop is to end."""
         listener = self.socket
         timeout = listener.gettimeout()
@@ -214,7 +215,7 @@ class AdaptivePoolMixIn(_Base):
             try:
                 door.open(listener.fileno(), bell)
                 while True:
-                    knock = door.turn(poll_interval)
+                    knock = door.turn(inf if poll_interval is None else poll_interval)
                     over = loop.stopping or (listener.fileno() < 0 and not door.keeps)
                     if knock and (door.keeps or not over):
                         self._accept_ready(door)
@@ -245,7 +246,7 @@ class AdaptivePoolMixIn(_Base):
         one_by_one = not ours or self._kind is None
         most = 1 if self.socket_type != socket.SOCK_STREAM else SHARED_ACCEPTS if self._adopted else ACCEPTS
         accepted: list[tuple[Any, Any]] = []
-        count, short = 0, False
+        count = 0
         try:
             for _ in range(most):
                 try:
@@ -255,18 +256,16 @@ class AdaptivePoolMixIn(_Base):
                     if error.errno not in EXHAUSTED:
                         break
                     if not door.shed():
-                        short = True
                         door.rest(error, count > 0)
-                        break
+                        return
                 if one_by_one:
                     self._hand_over(accepted, door)
                     if self._loop.stopping and not door.keeps:
                         break
         finally:
             self._hand_over(accepted, door)
-        if not short:
-            door.go_on()
-        if GIL_ENABLED and not door.keeps and door.naps.due_after(count):
+        door.go_on()
+        if GIL_ENABLED and not door.keeps and door.naps_after(count):
             # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
 
