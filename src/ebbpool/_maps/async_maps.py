@@ -53,12 +53,6 @@ class _Calls:
     """The calls that are submitted and not yet handed out: the link between who reads the items and the consumer.
 
     The task that reads an async iterable has no reference to the iterator of results, so that this can be collected.
-
-    Attributes:
-        held: All of them, in the order of the items.
-        turn: Those to be handed out next, one after the other: all, or those that are done if any order will do.
-        news: Set when it is a call's turn, or the reading task is over.
-        closed: Whether the consumer has left.
     """
 
     def __init__(self, submit: Callable[[Any], asyncio.Future[Any]], size: int, ordered: bool) -> None:
@@ -66,10 +60,11 @@ class _Calls:
         self._size = size
         self._ordered = ordered
         self._space = asyncio.Event()
-        self.news = asyncio.Event()
-        self.held: dict[asyncio.Future[Any], None] = {}
+        self.news = asyncio.Event()  # set when it is a call's turn, or the reading task is over
+        self.held: dict[asyncio.Future[Any], None] = {}  # all calls, in the order of the items
+        # Those to be handed out next, one after the other: all, or those that are done if any order will do.
         self.turn: deque[asyncio.Future[Any]] = deque()
-        self.closed = False
+        self.closed = False  # whether the consumer has left
 
     def room(self) -> int:
         """Return how many calls may be added."""
