@@ -19,7 +19,7 @@ from weakref import ref
 from anyio._backends._asyncio import AsyncIOBackend, CancelScope, _task_states
 from anyio._core._eventloop import threadlocals
 
-from ebbpool._anyio import BACKEND_IS_APART, CANCELLED, LIBRARY, call, token_for
+from ebbpool._anyio import CANCELLED, call, way_back
 from ebbpool._loops import mailbox_of
 from ebbpool._pool.cancelling import deadlines_elsewhere
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ebbpool.executor import AdaptiveExecutor
 
 STATE = "_ebbpool_anyio"
-"""The attribute of an event loop with the mailbox and the token of its calls, so that all are collected together."""
+"""The attribute of an event loop with the mailbox of its calls and their way back: all are collected together."""
 
 ANYIO = ("Cancelled via cancel scope ", "Cancelled by cancel scope ")
 """How the message of a cancellation by anyio begins, now and up to anyio 4.10. anyio itself recognises it by that."""
@@ -152,14 +152,14 @@ def _start(
     loop: Any = running_loop()
     state = getattr(loop, STATE, None)
     if state is None:
-        state = mailbox_of(loop), token_for(AsyncIOBackend, loop)
+        state = mailbox_of(loop), way_back(AsyncIOBackend, loop)
         setattr(loop, STATE, state)
-    mailbox, token = state
+    mailbox, attributes = state
     ticket = CallFuture()
     ticket.relay = None
     ticket.shielded = shielded
     lane = executor._unlimited if lifts_ceiling else None
-    work = (token, scope, func, args)
+    work = (attributes, scope, func, args)
     ticket.call = executor.offload(mailbox, ticket, copy_context(), _perform, work, None, lane)
     return ticket
 
@@ -177,21 +177,8 @@ def _deadline() -> float:
 deadlines_elsewhere.append(_deadline)
 
 
-def _perform(token: Any, scope: CancelScope | None, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def _perform(
+    attributes: dict[str, Any], scope: CancelScope | None, func: Callable[..., Any], args: tuple[Any, ...]
+) -> Any:
     """Run the call, in a worker; or in the loop's own thread, from which it cannot wait for the loop."""
-    if LIBRARY is not None and LIBRARY.get() is not None:
-        LIBRARY.set(None)
-    if running_loop() is not None:
-        return call(func, args)
-    # The thread's own attributes: each look-up through a `threading.local` would search for them anew.
-    own = threadlocals.__dict__
-    if BACKEND_IS_APART:
-        own["current_async_backend"] = AsyncIOBackend
-    own["current_token"] = token
-    own["current_cancel_scope"] = scope
-    try:
-        return call(func, args)
-    finally:
-        del own["current_cancel_scope"], own["current_token"]
-        if BACKEND_IS_APART:
-            del own["current_async_backend"]
+    return call(func, args, attributes if running_loop() is None else None, scope)
