@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from ebbpool._core.accel import instrumented
@@ -81,8 +82,7 @@ def new_event_loop(executor: AdaptiveExecutor | None = None) -> asyncio.Abstract
         executor: The default executor; None for one that the loop makes on first use. It is shut down when the loop
             ends, as `asyncio.run` does with any default executor.
     """
-    loop: asyncio.AbstractEventLoop = _with(executor, EventLoop())
-    return loop
+    return _make(EventLoop, executor)
 
 
 def new_uvloop(executor: AdaptiveExecutor | None = None) -> asyncio.AbstractEventLoop:
@@ -98,8 +98,7 @@ def new_uvloop(executor: AdaptiveExecutor | None = None) -> asyncio.AbstractEven
         except ImportError as error:
             raise ImportError("new_uvloop needs uvloop: pip install ebbpool[uvloop]") from error
         _uvloop_class = type("UvLoop", (_ShortWay, base), {"__module__": __name__, "prefix": "uvloop"})
-    loop: asyncio.AbstractEventLoop = _with(executor, _uvloop_class())
-    return loop
+    return _make(_uvloop_class, executor)
 
 
 def live_loops() -> list[Any]:
@@ -107,11 +106,11 @@ def live_loops() -> list[Any]:
     return [loop for loop in (reference() for reference in _made.valuerefs()) if loop is not None]
 
 
-def _with(executor: Any, loop: Any) -> Any:
+def _make(loop_class: Callable[[], asyncio.AbstractEventLoop], executor: Any) -> asyncio.AbstractEventLoop:
+    if executor is not None and not isinstance(executor, AdaptiveExecutor):
+        raise TypeError(f"executor must be an AdaptiveExecutor, not {executor!r}")
+    loop = loop_class()
     _made[id(loop)] = loop
     if executor is not None:
-        if not isinstance(executor, AdaptiveExecutor):
-            loop.close()
-            raise TypeError(f"executor must be an AdaptiveExecutor, not {executor!r}")
         loop.set_default_executor(executor)
     return loop

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from itertools import chain, repeat
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ebbpool._checks import no_copy, time_limit, whole_or_none
 from ebbpool._maps import streams
@@ -37,9 +37,7 @@ class Results(chain[Any]):
 
     _pieces: Generator[Iterable[Any]]
 
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled."""
-        no_copy(self)
+    __reduce__ = no_copy
 
     def close(self) -> None:
         """End the map: no further call begins. As with any generator, this does nothing before the first `next`.
@@ -103,9 +101,7 @@ class Maps(Executor):
 
     _run_type: type[MapRun] = MapRun
 
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled."""
-        no_copy(self)
+    __reduce__ = no_copy
 
     def map(
         self,
