@@ -196,13 +196,7 @@ class PoolState:
 
 
 class Outlet:
-    """The queues and callbacks for results and failures of a pool's jobs. Jobs hold it; it does not hold the pool.
-
-    Attributes:
-        caller: An executor with one thread, which calls the pool's own callbacks; None if it has none.
-        pending: Jobs by their ids, at least those that wait.
-        generation: A number that changes when workers are to drop the slices that they run.
-    """
+    """The queues and callbacks for results and failures of a pool's jobs. Jobs hold it; it does not hold the pool."""
 
     def __init__(
         self,
@@ -229,9 +223,9 @@ class Outlet:
         self.failed: deque[Any] = deque()
         self.done_cnt, self.failed_cnt = Semaphore(0), Semaphore(0)
         self._queues = ((self.done, self.done_cnt), (self.failed, self.failed_cnt))
-        self.caller: AdaptiveExecutor | None = None
-        self.pending: WeakValueDictionary[int, Future[Any]] = WeakValueDictionary()
-        self.generation = 0
+        self.caller: AdaptiveExecutor | None = None  # has one thread, which calls the pool's own callbacks
+        self.pending: WeakValueDictionary[int, Future[Any]] = WeakValueDictionary()  # by ids, at least those that wait
+        self.generation = 0  # changes when workers are to drop the slices that they run
         self._lock = threading.Lock()
         self._next_id = 1
 

@@ -41,19 +41,13 @@ task_states: Any = _task_states.data  # type: ignore[attr-defined]  # not in typ
 
 
 class CallFuture(asyncio.Future[Any]):
-    """The future on which a task waits for the outcome of one call.
-
-    Attributes:
-        call: The call; None once it can no longer be cancelled.
-        shielded: Whether a cancellation by anyio has to wait until the call has ended, if it has begun.
-        relay: The future that gets the outcome after such a cancellation.
-    """
+    """The future on which a task waits for the outcome of one call."""
 
     __slots__ = ("call", "relay", "shielded")
 
-    call: LoopCall | None
-    shielded: bool
-    relay: asyncio.Future[Any] | None
+    call: LoopCall | None  # None once it can no longer be cancelled
+    shielded: bool  # whether a cancellation by anyio has to wait until the call has ended, if it has begun
+    relay: asyncio.Future[Any] | None  # gets the outcome after such a cancellation
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Give up waiting for the call, and take it off the queue; or set the error if the pool has cancelled it."""

@@ -185,19 +185,17 @@ def _perform(ticket: TrioCall, func: Callable[..., Any], args: tuple[Any, ...]) 
     """Run the call, in a worker; or in trio's own thread, from which it cannot wait for trio."""
     # What `in_trio_run` asks for, without the error that it would make, and drop, in each worker.
     if "runner" in GLOBAL_RUN_CONTEXT.__dict__:
-        return _synchronous(func, call(func, args, None))
-    data = PARENT_TASK_DATA.__dict__
-    data["token"] = ticket.state.trio_token
-    data["abandon_on_cancel"] = ticket.abandon
-    data["cancel_register"] = ticket.cancel_with
-    data["task_register"] = ticket.task
-    try:
-        return _synchronous(func, call(func, args, ticket.state.attributes))
-    finally:
-        del data["token"], data["abandon_on_cancel"], data["cancel_register"], data["task_register"]
-
-
-def _synchronous(func: Callable[..., Any], value: Any) -> Any:
+        value = call(func, args, None)
+    else:
+        data = PARENT_TASK_DATA.__dict__
+        data["token"] = ticket.state.trio_token
+        data["abandon_on_cancel"] = ticket.abandon
+        data["cancel_register"] = ticket.cancel_with
+        data["task_register"] = ticket.task
+        try:
+            value = call(func, args, ticket.state.attributes)
+        finally:
+            del data["token"], data["abandon_on_cancel"], data["cancel_register"], data["task_register"]
     if isinstance(value, CoroutineType):
         value.close()
         raise TypeError(

@@ -203,13 +203,13 @@ class MapRun:
 
     def work(self) -> None:
         """Run batches for `SLICE_SECONDS`, or all that are left if the pool takes no more tasks; a task of the pool."""
-        aside = self.submitter == get_ident()
+        once = self.single or self.submitter == get_ident()
         until = perf_counter() + SLICE_SECONDS
         with self.lock:
             self.queued -= 1
-            batch = self._claim(aside)
+            batch = self._claim(once)
         while batch is not None:
-            if not (aside or self.single):
+            if not once:
                 self._enlist()
             if self.context is None:
                 self._run(batch)
@@ -222,7 +222,7 @@ class MapRun:
                 now = perf_counter()
                 self._settle(batch, now)
                 makes_way = now >= until and self.queued > 0 and executor is not None and not self._must_stay(executor)
-                done, batch = batch, None if aside or self.single or makes_way else self._claim(False)
+                done, batch = batch, None if once or makes_way else self._claim(once)
             # Not under the lock: it may hold the last references to results.
             del executor, done
 
@@ -332,13 +332,13 @@ class MapRun:
             wanted = max(wanted, int(self._wants_tasks(executor)))
         return int(wanted - self.queued)
 
-    def _claim(self, aside: bool) -> Batch | None:
-        """Return the next batch, or None; wait while one may have to be recalled, unless the task runs `aside`."""
+    def _claim(self, once: bool) -> Batch | None:
+        """Return the next batch, or None; wait while one may have to be recalled, unless the task claims but `once`."""
         while not self.closed and self.fate is None:
             now = perf_counter()
             self._recall(now)
             batch = self._lay(now)
-            if batch is not None or aside or not self.divided:
+            if batch is not None or once or not self.divided:
                 return batch
             self.watching += 1
             self.settled.wait(max(0.0, self._until_recall(now)))
