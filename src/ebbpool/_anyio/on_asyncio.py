@@ -43,47 +43,29 @@ task_states: Any = _task_states.data  # type: ignore[attr-defined]  # not in typ
 class CallFuture(asyncio.Future[Any]):
     """The future on which a task waits for the outcome of one call."""
 
-    __slots__ = ("call", "relay", "shielded")
+    __slots__ = ("call", "heir", "shielded")
 
     call: LoopCall | None  # None once it can no longer be cancelled
     shielded: bool  # whether a cancellation by anyio has to wait until the call has ended, if it has begun
-    relay: asyncio.Future[Any] | None  # gets the outcome after such a cancellation
+    heir: CallFuture | None  # gets the outcome after such a cancellation
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Give up waiting for the call, and take it off the queue; or set the error if the pool has cancelled it."""
         call, self.call = self.call, None
-        if call is not None:
-            if call.cancelled() and not self.done():
+        if call is not None and not self.done():
+            if call.cancelled():
                 self.set_exception(concurrent.futures.CancelledError(CANCELLED))
                 return False
             by_anyio = isinstance(msg, str) and msg.startswith(ANYIO)
             if not call.withdraw(by_anyio):
-                call.abandon()
                 if self.shielded and by_anyio:
-                    self.relay = self.get_loop().create_future()
-                    self.__class__ = Relay  # pyright: ignore[reportAttributeAccessIssue]  # which has the same layout
+                    self.heir = CallFuture(loop=self.get_loop())
+                    self.heir.call = None
+                call.abandon(self.heir)
         return super().cancel(msg)
 
     def abandoned(self, error: BaseException) -> None:
         """Drop the error of an abandoned call, as anyio does."""
-
-
-class Relay(CallFuture):
-    """A future that is cancelled already, and hands the outcome on to the one that the task waits for now."""
-
-    __slots__ = ()
-
-    relay: asyncio.Future[Any]  # pyright: ignore[reportIncompatibleVariableOverride]  # was set before
-
-    def done(self) -> bool:
-        """Return whether a native cancellation has come meanwhile."""
-        return self.relay.done()
-
-    def set_result(self, result: Any, /) -> None:
-        self.relay.set_result(result)
-
-    def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
-        self.relay.set_exception(exception)
 
 
 @coroutine
@@ -122,17 +104,17 @@ async def run_sync(
         return await ticket
     except CancelledError:
         # asyncio folds a native cancellation that has come as well into the same error. That one goes through.
-        if ticket.relay is None or task.cancelling() > requests + 1:
+        if ticket.heir is None or task.cancelling() > requests + 1:
             raise
-        relay = ticket.relay
+        heir = ticket.heir
     finally:
         # Breaks a cycle: the ticket holds the error, whose traceback holds this frame.
         del ticket
     try:
         with CancelScope(shield=True):
-            return await relay
+            return await heir
     finally:
-        del relay
+        del heir
 
 
 def _start(
@@ -150,7 +132,7 @@ def _start(
         setattr(loop, STATE, state)
     mailbox, attributes = state
     ticket = CallFuture()
-    ticket.relay = None
+    ticket.heir = None
     ticket.shielded = shielded
     lane = executor._unlimited if lifts_ceiling else None
     work = (attributes, scope, func, args)
