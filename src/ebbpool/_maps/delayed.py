@@ -8,7 +8,7 @@ from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context, copy_context
 from functools import partial
 from math import floor
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from ebbpool._checks import above_zero, finite_seconds, no_copy, one_of
 from ebbpool._core.accel import Timers, instrumented
@@ -78,7 +78,9 @@ class ScheduledTask:
             self.cancel()
             raise
 
-    __reduce__ = no_copy
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled."""
+        no_copy(self)
 
     @property
     def active(self) -> bool:

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from itertools import chain, repeat
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from ebbpool._checks import no_copy, time_limit, whole_or_none
 from ebbpool._maps import streams
@@ -37,7 +37,9 @@ class Results(chain[Any]):
 
     _pieces: Generator[Iterable[Any]]
 
-    __reduce__ = no_copy
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled."""
+        no_copy(self)
 
     def close(self) -> None:
         """End the map: no further call begins. As with any generator, this does nothing before the first `next`.
@@ -101,7 +103,9 @@ class Maps(Executor):
 
     _run_type: type[MapRun] = MapRun
 
-    __reduce__ = no_copy
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled."""
+        no_copy(self)
 
     def map(
         self,

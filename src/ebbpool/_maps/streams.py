@@ -13,7 +13,7 @@ from concurrent.futures._base import LOGGER
 from concurrent.futures.thread import BrokenThreadPool
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from ebbpool._checks import no_copy, whole
 from ebbpool._core.accel import wait_counted
@@ -206,7 +206,9 @@ class Stream(Generic[T]):
         self._channel = channel
         self._taken = 0
 
-    __reduce__ = no_copy
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled."""
+        no_copy(self)
 
     def __iter__(self) -> Iterator[T]:
         return self
