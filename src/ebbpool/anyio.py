@@ -15,6 +15,7 @@ setting its `total_tokens` changes nothing; `keep_default_limiter=True` leaves i
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import threading
 import warnings
@@ -226,18 +227,8 @@ def _redirect(installation: Installation) -> None:
     for used in list(_eventloop.loaded_backends.values()):
         _check(used)
     find: Callable[..., Any] = vars(to_thread)[GET_BACKEND]
-    ours: dict[Any, Any] = {}
-
-    def get_async_backend(asynclib_name: str | None = None) -> Any:
-        backend = find(asynclib_name)
-        if backend not in ours:
-            own = backend
-            with _unsupported(installation.strict):
-                own = _on_the_pool(installation, backend)
-            ours[backend] = own
-        return ours[backend]
-
-    installation.replace(to_thread, GET_BACKEND, get_async_backend)
+    ours = functools.cache(functools.partial(_on_the_pool, installation))
+    installation.replace(to_thread, GET_BACKEND, lambda *library: ours(find(*library)))
 
 
 @contextlib.contextmanager
@@ -253,7 +244,12 @@ def _unsupported(strict: bool) -> Iterator[None]:
 
 
 def _on_the_pool(installation: Installation, backend: Any) -> Any:
-    half = _check(backend)
+    """Return a backend whose calls run on the pool; the given one, after a warning, if that is not supported."""
+    half: Any = None
+    with _unsupported(installation.strict):
+        half = _check(backend)
+    if half is None:
+        return backend
 
     class OnThePool(backend):  # type: ignore[misc]  # known at run time
         # It returns the coroutine itself: another one around it would have to be entered twice for each call.
@@ -264,7 +260,7 @@ def _on_the_pool(installation: Installation, backend: Any) -> Any:
             args: tuple[Any, ...],
             abandon_on_cancel: bool = False,
             limiter: CapacityLimiter | None = None,
-        ) -> Coroutine[Any, Any, Any]:
+        ) -> Any:
             own = limiter is not None
             if not own and installation.keep_default_limiter:
                 limiter = cls.current_default_thread_limiter()

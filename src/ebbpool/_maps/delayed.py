@@ -121,11 +121,7 @@ class ScheduledTask:
         return True
 
     def arm(self, executor: Any, beat: int) -> None:
-        """Have the run of `beat` queued when it is due. For the pool only.
-
-        Raises:
-            RuntimeError: The pool has been shut down, or is broken.
-        """
+        """Have the run of `beat` queued when it is due; RuntimeError if the pool is closed. For the pool only."""
         call = self._timers.schedules.get(self)
         if call is None:
             return
