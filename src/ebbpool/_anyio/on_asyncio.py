@@ -103,10 +103,12 @@ async def run_sync(
     try:
         return await ticket
     except CancelledError:
-        # asyncio folds a native cancellation that has come as well into the same error. That one goes through.
-        if ticket.heir is None or task.cancelling() > requests + 1:
-            raise
         heir = ticket.heir
+        # asyncio folds a native cancellation that has come as well into the same error. That one goes through.
+        if heir is None or task.cancelling() > requests + 1:
+            if heir is not None:
+                heir.cancel()
+            raise
     finally:
         # Breaks a cycle: the ticket holds the error, whose traceback holds this frame.
         del ticket
