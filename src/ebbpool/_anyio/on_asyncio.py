@@ -159,4 +159,7 @@ def _perform(
     attributes: dict[str, Any], scope: CancelScope | None, func: Callable[..., Any], args: tuple[Any, ...]
 ) -> Any:
     """Run the call, in a worker; or in the loop's own thread, from which it cannot wait for the loop."""
+    if scope is None and "current_async_backend" in attributes:
+        # Before anyio 4.11 `from_thread.run` needs one.
+        scope = CancelScope()
     return call(func, args, attributes if running_loop() is None else None, scope)
