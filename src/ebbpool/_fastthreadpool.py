@@ -196,13 +196,7 @@ class PoolState:
 
 
 class Outlet:
-    """The queues and callbacks for results and failures of a pool's jobs. Jobs hold it; it does not hold the pool.
-
-    Attributes:
-        caller: An executor with one thread, which calls the pool's own callbacks; None if it has none.
-        pending: Jobs by their ids, at least those that wait.
-        generation: A number that changes when workers are to drop the slices that they run.
-    """
+    """The queues and callbacks for results and failures of a pool's jobs. Jobs hold it; it does not hold the pool."""
 
     def __init__(
         self,
@@ -229,9 +223,9 @@ class Outlet:
         self.failed: deque[Any] = deque()
         self.done_cnt, self.failed_cnt = Semaphore(0), Semaphore(0)
         self._queues = ((self.done, self.done_cnt), (self.failed, self.failed_cnt))
-        self.caller: AdaptiveExecutor | None = None
-        self.pending: WeakValueDictionary[int, Future[Any]] = WeakValueDictionary()
-        self.generation = 0
+        self.caller: AdaptiveExecutor | None = None  # has one thread, which calls the pool's own callbacks
+        self.pending: WeakValueDictionary[int, Future[Any]] = WeakValueDictionary()  # by ids, at least those that wait
+        self.generation = 0  # changes when workers are to drop the slices that they run
         self._lock = threading.Lock()
         self._next_id = 1
 
@@ -295,38 +289,35 @@ class Outlet:
         unpack: bool | None,
         generation: int,
     ) -> None:
-        """Run a slice of a map's items; while they are quick, the results of more and more are kept together."""
-        if unpack is None:
-            kinds = {issubclass(kind, tuple) for kind in set(map(type, items))}
-            unpack = kinds.pop() if len(kinds) == 1 else None
+        """Run a slice of a map's items, until `generation` is over."""
+        kinds = {issubclass(kind, tuple) for kind in set(map(type, items))} if unpack is None else {unpack}
         kept = sink is True and self._done_callback is None and not isinstance(self.done, Bounded)
-        if unpack is None or not (kept or sink is False) or self.result_id or isgeneratorfunction(fn):
-            run, job, unpacks = self.runner(sink), fn, unpack
+        if len(kinds) == 1 and (kept or sink is False) and not self.result_id and not isgeneratorfunction(fn):
+            self._run_portions(kept, fn, items, kinds.pop(), generation)
+            return
+        run = self.runner(sink)
+        for job_id, item in zip(ids, items, strict=False):
+            if self.generation != generation:
+                return
+            try:
+                args = tuple(item) if (isinstance(item, tuple) if unpack is None else unpack) else (item,)
+            except BaseException as error:
+                self.fail(job_id, error, (item,), {})
+            else:
+                run_quietly(run, job_id, fn, args, {})
 
-            def run_item(job_id: int | None, item: Any) -> None:
-                if self.generation != generation:
-                    return
-                try:
-                    args = tuple(item) if (isinstance(item, tuple) if unpacks is None else unpacks) else (item,)
-                except BaseException as error:
-                    self.fail(job_id, error, (item,), {})
-                else:
-                    run_quietly(run, job_id, job, args, {})
-
-            fn, items, unpack, kept = run_item, zip(ids, items, strict=False), True, False
+    def _run_portions(
+        self, kept: bool, fn: Callable[..., Any], items: Iterable[Any], unpack: bool, generation: int
+    ) -> None:
+        """Run items, and keep the results of a portion together; while they are quick, of a larger and larger one."""
         source = iter(items)
         size = 1
-        item: Any = None
         while self.generation == generation and (portion := list(islice(source, size))):
             began = perf_counter()
             out: list[Any] = []
-            rest = iter(portion)
-            over = False
-            while not over:
+            for item in portion:
                 try:
-                    for item in rest:
-                        out.append(fn(*item) if unpack else fn(item))
-                    over = True
+                    out.append(fn(*item) if unpack else fn(item))
                 except BaseException as error:
                     self.fail(None, error, _as_args(item, unpack), {})
             if kept and out:

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from ebbpool._core.accel import instrumented
@@ -24,42 +25,36 @@ class _ShortWay:
     """The prefix of thread names of a default executor that the loop makes, as in the class that this is added to."""
 
     _default: Any = None
-    _default_closed = False
+    """The default executor that was set or made; False once it has been shut down."""
 
     def run_in_executor(self: Any, executor: Any, func: Any, *args: Any) -> Any:
         """Have `func(*args)` run by an executor; the default one, an `AdaptiveExecutor`, is made on first use."""
         if self.is_closed():
             raise RuntimeError("Event loop is closed")
-        given = self._default_pool() if executor is None else executor
+        if executor is None and self._default is None:
+            self.set_default_executor(AdaptiveExecutor(thread_name_prefix=self.prefix))
+        given = self._default if executor is None else executor
         lane, pool = (given.core, given.executor) if type(given) is Lane else (None, given)
-        if not isinstance(pool, AdaptiveExecutor) or type(pool).submit is not AdaptiveExecutor.submit:
-            return self._long_way(executor, func, *args)
-        if instrumented():
+        if (
+            not isinstance(pool, AdaptiveExecutor)
+            or type(pool).submit is not AdaptiveExecutor.submit
             # A tracing tool sees what is submitted on the long way, as with any loop.
-            return self._long_way(executor, func, *args)
+            or instrumented()
+        ):
+            return super().run_in_executor(executor, func, *args)  # type: ignore[misc]  # of the class that this is added to
         if self.get_debug() and (inspect.iscoroutine(func) or inspect.iscoroutinefunction(func)):
             raise TypeError("coroutines cannot be used with run_in_executor()")
         return pool.run_on(self, LoopFuture(loop=self), None, func, args, None, lane)
 
-    def _default_pool(self: Any) -> Any:
-        if self._default_closed:
-            # With None, the loop's own method raises the error for a loop whose executor is shut down.
-            return None
-        if self._default is None:
-            self.set_default_executor(AdaptiveExecutor(thread_name_prefix=self.prefix))
-        return self._default
-
-    def _long_way(self: Any, *args: Any) -> Any:
-        return super().run_in_executor(*args)  # type: ignore[misc]  # of the class that this is added to
-
     def set_default_executor(self, executor: Any) -> None:
         """Set the executor for `run_in_executor(None, ...)`; see `asyncio.loop.set_default_executor`."""
         super().set_default_executor(executor)  # type: ignore[misc]  # of the class that this is added to
-        self._default = executor
+        if self._default is not False:
+            self._default = executor
 
     async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
         """Shut the default executor down; see `asyncio.loop.shutdown_default_executor`."""
-        self._default_closed = True
+        self._default = False
         await super().shutdown_default_executor(*args, **kwargs)  # type: ignore[misc]  # of the class that this is added to
 
 
@@ -87,8 +82,7 @@ def new_event_loop(executor: AdaptiveExecutor | None = None) -> asyncio.Abstract
         executor: The default executor; None for one that the loop makes on first use. It is shut down when the loop
             ends, as `asyncio.run` does with any default executor.
     """
-    loop: asyncio.AbstractEventLoop = _with(executor, EventLoop())
-    return loop
+    return _make(EventLoop, executor)
 
 
 def new_uvloop(executor: AdaptiveExecutor | None = None) -> asyncio.AbstractEventLoop:
@@ -104,8 +98,7 @@ def new_uvloop(executor: AdaptiveExecutor | None = None) -> asyncio.AbstractEven
         except ImportError as error:
             raise ImportError("new_uvloop needs uvloop: pip install ebbpool[uvloop]") from error
         _uvloop_class = type("UvLoop", (_ShortWay, base), {"__module__": __name__, "prefix": "uvloop"})
-    loop: asyncio.AbstractEventLoop = _with(executor, _uvloop_class())
-    return loop
+    return _make(_uvloop_class, executor)
 
 
 def live_loops() -> list[Any]:
@@ -113,11 +106,11 @@ def live_loops() -> list[Any]:
     return [loop for loop in (reference() for reference in _made.valuerefs()) if loop is not None]
 
 
-def _with(executor: Any, loop: Any) -> Any:
+def _make(loop_class: Callable[[], asyncio.AbstractEventLoop], executor: Any) -> asyncio.AbstractEventLoop:
+    if executor is not None and not isinstance(executor, AdaptiveExecutor):
+        raise TypeError(f"executor must be an AdaptiveExecutor, not {executor!r}")
+    loop = loop_class()
     _made[id(loop)] = loop
     if executor is not None:
-        if not isinstance(executor, AdaptiveExecutor):
-            loop.close()
-            raise TypeError(f"executor must be an AdaptiveExecutor, not {executor!r}")
         loop.set_default_executor(executor)
     return loop

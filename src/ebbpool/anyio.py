@@ -15,8 +15,8 @@ setting its `total_tokens` changes nothing; `keep_default_limiter=True` leaves i
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
-import sys
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
@@ -29,7 +29,6 @@ from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
-    from types import ModuleType
     from typing import Self
 
     from anyio import CapacityLimiter
@@ -37,7 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["TESTED", "Installation", "UnsupportedVersion", "install", "run_sync", "uninstall"]
 
 _eventloop: Any
+to_thread: Any
 try:
+    from anyio import to_thread
     from anyio._core import _eventloop
 except ImportError:
     _eventloop = None
@@ -51,7 +52,7 @@ TESTED: Final[dict[str, tuple[str, ...]]] = {
 }
 """The releases that this was tested on, each with its bug-fix releases."""
 
-METHOD: Final = "run_sync_in_worker_thread"
+GET_BACKEND: Final = "get_async_backend"
 TRIO: Final = "anyio._backends._trio"
 
 
@@ -173,7 +174,7 @@ def install(
     Raises:
         RuntimeError: An executor is installed already, perhaps the same one; the message names it.
         UnsupportedVersion: With `strict`: this anyio, or the trio that is in use, is not in `TESTED`. Nothing has
-            changed. If trio comes into use later, anyio's first call there raises it.
+            changed. If trio comes into use later, the first call of `anyio.to_thread` there raises it.
         TypeError: `executor` is not an `AdaptiveExecutor`, `max_wait` is not a number, or both are given.
         ValueError: `max_wait` is not above 0.
     """
@@ -190,7 +191,7 @@ def install(
             hint = "uninstall it first, or leave it to `python -m ebbpool run` or ebbpool.install() if that is there"
             raise RuntimeError(f"already installed: {_installed!r}; {hint}")
         with _unsupported(strict):
-            _put_in(installation)
+            _redirect(installation)
         _installed = installation
         if executor is None:
             _limit_waits(max_wait)
@@ -219,19 +220,15 @@ def _limit_waits(max_wait: float | None) -> None:
         _shared.resize(max_wait=max_wait)
 
 
-def _put_in(installation: Installation) -> None:
-    """Have anyio's backends use the installation; nothing has changed if one of them is not supported."""
+def _redirect(installation: Installation) -> None:
+    """Have `anyio.to_thread` find backends that use the pool; nothing has changed if one in use is not supported."""
     _require_tested("anyio")
-    backends = [_eventloop.get_async_backend("asyncio")]
-    trio = getattr(sys.modules.get(TRIO), "backend_class", None)
-    if trio is not None:
-        backends.append(trio)
-    for backend in backends:
-        _check(backend)
-    if len(backends) == 1:
-        installation.replace(_eventloop, "import_module", _importer(installation))
-    for backend in backends:
-        _redirect(installation, backend)
+    _eventloop.get_async_backend("asyncio")
+    for used in list(_eventloop.loaded_backends.values()):
+        _check(used)
+    find: Callable[..., Any] = vars(to_thread)[GET_BACKEND]
+    ours = functools.cache(functools.partial(_on_the_pool, installation))
+    installation.replace(to_thread, GET_BACKEND, lambda *library: ours(find(*library)))
 
 
 @contextlib.contextmanager
@@ -246,44 +243,33 @@ def _unsupported(strict: bool) -> Iterator[None]:
         warnings.warn(why, RuntimeWarning, stacklevel=4)
 
 
-def _redirect(installation: Installation, backend: Any) -> None:
-    half = _check(backend)
+def _on_the_pool(installation: Installation, backend: Any) -> Any:
+    """Return a backend whose calls run on the pool; the given one, after a warning, if that is not supported."""
+    half: Any = None
+    with _unsupported(installation.strict):
+        half = _check(backend)
+    if half is None:
+        return backend
 
-    # It returns the coroutine itself: another one around it would have to be entered twice for each call.
-    def run_sync_in_worker_thread(
-        cls: Any,
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        abandon_on_cancel: bool = False,
-        limiter: CapacityLimiter | None = None,
-    ) -> Coroutine[Any, Any, Any]:
-        own = limiter is not None
-        if not own and installation.keep_default_limiter:
-            limiter = cls.current_default_thread_limiter()
-        executor = installation._executor
-        if executor is None:
-            executor = _shared_executor()
-        return half(executor, func, args, abandon_on_cancel, limiter, own)
+    class OnThePool(backend):  # type: ignore[misc]  # known at run time
+        # It returns the coroutine itself: another one around it would have to be entered twice for each call.
+        @classmethod
+        def run_sync_in_worker_thread(
+            cls,
+            func: Callable[..., Any],
+            args: tuple[Any, ...],
+            abandon_on_cancel: bool = False,
+            limiter: CapacityLimiter | None = None,
+        ) -> Any:
+            own = limiter is not None
+            if not own and installation.keep_default_limiter:
+                limiter = cls.current_default_thread_limiter()
+            executor = installation._executor
+            if executor is None:
+                executor = _shared_executor()
+            return half(executor, func, args, abandon_on_cancel, limiter, own)
 
-    run_sync_in_worker_thread.__qualname__ = f"{backend.__name__}.{METHOD}"
-    installation.replace(backend, METHOD, classmethod(run_sync_in_worker_thread))
-
-
-def _importer(installation: Installation) -> Callable[..., ModuleType]:
-    """Return a replacement for anyio's import of a backend, which redirects trio's as soon as it is imported."""
-    load: Callable[..., ModuleType] = vars(_eventloop)["import_module"]
-
-    def import_module(name: str, package: str | None = None) -> ModuleType:
-        module = load(name, package)
-        if name == TRIO:
-            with _lock:
-                backend = module.backend_class
-                if _installed is installation and all(owner is not backend for owner, *_ in installation.replaced):
-                    with _unsupported(installation.strict):
-                        _redirect(installation, backend)
-        return module
-
-    return import_module
+    return OnThePool
 
 
 def _shared_executor() -> AdaptiveExecutor:

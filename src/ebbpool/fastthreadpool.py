@@ -423,10 +423,6 @@ class Pool(PoolState):
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
-    def __repr__(self) -> str:
-        state = "shut down" if self.is_shutdown else f"{self.child_cnt} of at most {self.max_children} threads"
-        return f"<{type(self).__name__} at {id(self):#x}: {state}, {self.pending} jobs pending, {len(self.done)} done>"
-
 
 def Shutdown(now: bool = True) -> None:
     """Shut down all pools, and wait for them; also called at the interpreter's exit.

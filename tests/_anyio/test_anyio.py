@@ -191,7 +191,7 @@ async def test_a_native_cancel_goes_through_the_shield(any_way: Way, pause: int)
     async def call() -> None:
         with anyio.CancelScope() as scope:
             scopes.append(scope)
-            await any_way.run_sync(gate)
+            await any_way.run_sync(lambda: (gate(), fail()))
 
     with Gate() as gate:
         task = asyncio.ensure_future(call())

@@ -22,8 +22,6 @@ import ebbpool.anyio
 from ebbpool import AdaptiveExecutor
 from ebbpool.anyio import UnsupportedVersion, install, uninstall
 
-METHOD = "run_sync_in_worker_thread"
-
 
 @pytest.fixture
 def pool() -> Iterator[AdaptiveExecutor]:
@@ -41,7 +39,7 @@ def nothing_installed() -> Iterator[None]:
 
 
 def stock() -> list[object]:
-    return [vars(AsyncIOBackend)[METHOD], anyio.run.__globals__["import_module"]]
+    return [vars(to_thread)["get_async_backend"], vars(AsyncIOBackend)["run_sync_in_worker_thread"]]
 
 
 def thread_name() -> str:
@@ -74,8 +72,8 @@ def test_an_executor_of_another_kind(executor: Any) -> None:
 def test_somebody_else_has_replaced_it_since(pool: AdaptiveExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     installation = install(pool)
     with monkeypatch.context() as other:
-        other.setattr(AsyncIOBackend, METHOD, classmethod(lambda *args: None))
-        with pytest.raises(RuntimeError, match=r"AsyncIOBackend\.run_sync_in_worker_thread has been replaced since"):
+        other.setattr(to_thread, "get_async_backend", lambda: None)
+        with pytest.raises(RuntimeError, match=r"anyio\.to_thread\.get_async_backend has been replaced since"):
             uninstall()
     assert anyio.run(to_thread.run_sync, thread_name).startswith("ours")
     assert repr(installation).startswith("<ebbpool.anyio.Installation of <AdaptiveExecutor 'ours'")
@@ -165,7 +163,8 @@ def test_a_backend_that_lacks_something(lacks: str) -> None:
         import {module}
         import ebbpool.anyio
         if "trio" in {module!r}:
-            import anyio._backends._trio
+            import anyio
+            anyio.run(anyio.sleep, 0, backend="trio")
         del {lacks}
         try:
             ebbpool.anyio.install(strict=True)

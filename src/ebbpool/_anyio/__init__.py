@@ -1,10 +1,11 @@
-"""For both of anyio's backends: the token for `anyio.from_thread`, and a call that hides StopIteration."""
+"""For both of anyio's backends: a call in a worker, with what it has of `anyio.from_thread`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio.lowlevel
+from anyio._core._eventloop import threadlocals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,20 +18,30 @@ try:
 except ImportError:
     LIBRARY = None
 
-BACKEND_IS_APART: Final = not hasattr(anyio.lowlevel, "EventLoopToken")
-"""Whether a worker gets the backend in a variable of its own, as before anyio 4.11."""
-
 CANCELLED: Final = "the pool cancelled the call before it began"
 
 
-def token_for(backend: Any, native: Any) -> Any:
-    """Return the token that ``anyio.from_thread`` uses for `native`, a loop or a trio token, of `backend`."""
-    return native if BACKEND_IS_APART else anyio.lowlevel.EventLoopToken(backend, native)
+def way_back(backend: Any, native: Any) -> dict[str, Any]:
+    """Return the attributes of a worker through which ``anyio.from_thread`` finds a loop, or a trio token."""
+    if hasattr(anyio.lowlevel, "EventLoopToken"):
+        return {"current_token": anyio.lowlevel.EventLoopToken(backend, native)}
+    # Before anyio 4.11.
+    return {"current_token": native, "current_async_backend": backend}
 
 
-def call(func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Call `func`; turn StopIteration into an error that a coroutine can raise."""
+def call(func: Callable[..., Any], args: tuple[Any, ...], attributes: dict[str, Any] | None, scope: Any = None) -> Any:
+    """Call `func`, in a worker with its way back, if that is given; raise no StopIteration, which no coroutine can."""
+    if LIBRARY is not None and LIBRARY.get() is not None:
+        LIBRARY.set(None)
+    # The thread's own dictionary: each look-up through a `threading.local` would search for it anew.
+    own = threadlocals.__dict__
+    if attributes is not None:
+        own.update(attributes)
+        own["current_cancel_scope"] = scope
     try:
         return func(*args)
     except StopIteration as error:
         raise RuntimeError("coroutine raised StopIteration") from error
+    finally:
+        if attributes is not None:
+            own.clear()

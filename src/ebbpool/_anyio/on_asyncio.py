@@ -19,7 +19,7 @@ from weakref import ref
 from anyio._backends._asyncio import AsyncIOBackend, CancelScope, _task_states
 from anyio._core._eventloop import threadlocals
 
-from ebbpool._anyio import BACKEND_IS_APART, CANCELLED, LIBRARY, call, token_for
+from ebbpool._anyio import CANCELLED, call, way_back
 from ebbpool._loops import mailbox_of
 from ebbpool._pool.cancelling import deadlines_elsewhere
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ebbpool.executor import AdaptiveExecutor
 
 STATE = "_ebbpool_anyio"
-"""The attribute of an event loop with the mailbox and the token of its calls, so that all are collected together."""
+"""The attribute of an event loop with the mailbox of its calls and their way back: all are collected together."""
 
 ANYIO = ("Cancelled via cancel scope ", "Cancelled by cancel scope ")
 """How the message of a cancellation by anyio begins, now and up to anyio 4.10. anyio itself recognises it by that."""
@@ -41,55 +41,31 @@ task_states: Any = _task_states.data  # type: ignore[attr-defined]  # not in typ
 
 
 class CallFuture(asyncio.Future[Any]):
-    """The future on which a task waits for the outcome of one call.
+    """The future on which a task waits for the outcome of one call."""
 
-    Attributes:
-        call: The call; None once it can no longer be cancelled.
-        shielded: Whether a cancellation by anyio has to wait until the call has ended, if it has begun.
-        relay: The future that gets the outcome after such a cancellation.
-    """
+    __slots__ = ("call", "heir", "shielded")
 
-    __slots__ = ("call", "relay", "shielded")
-
-    call: LoopCall | None
-    shielded: bool
-    relay: asyncio.Future[Any] | None
+    call: LoopCall | None  # None once it can no longer be cancelled
+    shielded: bool  # whether a cancellation by anyio has to wait until the call has ended, if it has begun
+    heir: CallFuture | None  # gets the outcome after such a cancellation
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Give up waiting for the call, and take it off the queue; or set the error if the pool has cancelled it."""
         call, self.call = self.call, None
-        if call is not None:
-            if call.cancelled() and not self.done():
+        if call is not None and not self.done():
+            if call.cancelled():
                 self.set_exception(concurrent.futures.CancelledError(CANCELLED))
                 return False
             by_anyio = isinstance(msg, str) and msg.startswith(ANYIO)
             if not call.withdraw(by_anyio):
-                call.abandon()
                 if self.shielded and by_anyio:
-                    self.relay = self.get_loop().create_future()
-                    self.__class__ = Relay  # pyright: ignore[reportAttributeAccessIssue]  # which has the same layout
+                    self.heir = CallFuture(loop=self.get_loop())
+                    self.heir.call = None
+                call.abandon(self.heir)
         return super().cancel(msg)
 
     def abandoned(self, error: BaseException) -> None:
         """Drop the error of an abandoned call, as anyio does."""
-
-
-class Relay(CallFuture):
-    """A future that is cancelled already, and hands the outcome on to the one that the task waits for now."""
-
-    __slots__ = ()
-
-    relay: asyncio.Future[Any]  # pyright: ignore[reportIncompatibleVariableOverride]  # was set before
-
-    def done(self) -> bool:
-        """Return whether a native cancellation has come meanwhile."""
-        return self.relay.done()
-
-    def set_result(self, result: Any, /) -> None:
-        self.relay.set_result(result)
-
-    def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
-        self.relay.set_exception(exception)
 
 
 @coroutine
@@ -127,18 +103,20 @@ async def run_sync(
     try:
         return await ticket
     except CancelledError:
+        heir = ticket.heir
         # asyncio folds a native cancellation that has come as well into the same error. That one goes through.
-        if ticket.relay is None or task.cancelling() > requests + 1:
+        if heir is None or task.cancelling() > requests + 1:
+            if heir is not None:
+                heir.cancel()
             raise
-        relay = ticket.relay
     finally:
         # Breaks a cycle: the ticket holds the error, whose traceback holds this frame.
         del ticket
     try:
         with CancelScope(shield=True):
-            return await relay
+            return await heir
     finally:
-        del relay
+        del heir
 
 
 def _start(
@@ -152,14 +130,14 @@ def _start(
     loop: Any = running_loop()
     state = getattr(loop, STATE, None)
     if state is None:
-        state = mailbox_of(loop), token_for(AsyncIOBackend, loop)
+        state = mailbox_of(loop), way_back(AsyncIOBackend, loop)
         setattr(loop, STATE, state)
-    mailbox, token = state
+    mailbox, attributes = state
     ticket = CallFuture()
-    ticket.relay = None
+    ticket.heir = None
     ticket.shielded = shielded
     lane = executor._unlimited if lifts_ceiling else None
-    work = (token, scope, func, args)
+    work = (attributes, scope, func, args)
     ticket.call = executor.offload(mailbox, ticket, copy_context(), _perform, work, None, lane)
     return ticket
 
@@ -177,21 +155,11 @@ def _deadline() -> float:
 deadlines_elsewhere.append(_deadline)
 
 
-def _perform(token: Any, scope: CancelScope | None, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def _perform(
+    attributes: dict[str, Any], scope: CancelScope | None, func: Callable[..., Any], args: tuple[Any, ...]
+) -> Any:
     """Run the call, in a worker; or in the loop's own thread, from which it cannot wait for the loop."""
-    if LIBRARY is not None and LIBRARY.get() is not None:
-        LIBRARY.set(None)
-    if running_loop() is not None:
-        return call(func, args)
-    # The thread's own attributes: each look-up through a `threading.local` would search for them anew.
-    own = threadlocals.__dict__
-    if BACKEND_IS_APART:
-        own["current_async_backend"] = AsyncIOBackend
-    own["current_token"] = token
-    own["current_cancel_scope"] = scope
-    try:
-        return call(func, args)
-    finally:
-        del own["current_cancel_scope"], own["current_token"]
-        if BACKEND_IS_APART:
-            del own["current_async_backend"]
+    if scope is None and "current_async_backend" in attributes:
+        # Before anyio 4.11 `from_thread.run` needs one.
+        scope = CancelScope()
+    return call(func, args, attributes if running_loop() is None else None, scope)

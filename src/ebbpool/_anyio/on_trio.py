@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 from anyio._backends._trio import TrioBackend
-from anyio._core._eventloop import threadlocals
 from outcome import Value
 from trio._core._run import GLOBAL_RUN_CONTEXT
 from trio._threads import PARENT_TASK_DATA, Run, RunSync, _active_threads_local, _ActiveThreadCount
@@ -28,7 +27,7 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from ebbpool._anyio import BACKEND_IS_APART, CANCELLED, LIBRARY, call, token_for
+from ebbpool._anyio import CANCELLED, call, way_back
 from ebbpool._core.accel import Mailbox
 from ebbpool._pool import late
 
@@ -42,13 +41,13 @@ if TYPE_CHECKING:
 
 
 class RunState:
-    """The mailbox, tokens and counter that every call from one run of trio needs."""
+    """The mailbox, ways back and counter that every call from one run of trio needs."""
 
-    __slots__ = ("active", "mailbox", "token", "trio_token")
+    __slots__ = ("active", "attributes", "mailbox", "trio_token")
 
     def __init__(self) -> None:
         self.trio_token = current_trio_token()
-        self.token = token_for(TrioBackend, self.trio_token)
+        self.attributes = way_back(TrioBackend, self.trio_token)
         self.mailbox = Mailbox(self.trio_token.run_sync_soon, self.trio_token.run_sync_soon, current_task)
         late.register(self.mailbox)
         # The counter of ``trio.testing.wait_all_threads_completed``.
@@ -184,31 +183,19 @@ async def run_sync(
 
 def _perform(ticket: TrioCall, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Run the call, in a worker; or in trio's own thread, from which it cannot wait for trio."""
-    if LIBRARY is not None and LIBRARY.get() is not None:
-        LIBRARY.set(None)
     # What `in_trio_run` asks for, without the error that it would make, and drop, in each worker.
     if "runner" in GLOBAL_RUN_CONTEXT.__dict__:
-        return _synchronous(func, call(func, args))
-    state = ticket.state
-    # The thread's own attributes: each look-up through a `threading.local` would search for them anew.
-    data, own = PARENT_TASK_DATA.__dict__, threadlocals.__dict__
-    data["token"] = state.trio_token
-    data["abandon_on_cancel"] = ticket.abandon
-    data["cancel_register"] = ticket.cancel_with
-    data["task_register"] = ticket.task
-    if BACKEND_IS_APART:
-        own["current_async_backend"] = TrioBackend
-    own["current_token"] = state.token
-    try:
-        return _synchronous(func, call(func, args))
-    finally:
-        del own["current_token"]
-        if BACKEND_IS_APART:
-            del own["current_async_backend"]
-        del data["token"], data["abandon_on_cancel"], data["cancel_register"], data["task_register"]
-
-
-def _synchronous(func: Callable[..., Any], value: Any) -> Any:
+        value = call(func, args, None)
+    else:
+        data = PARENT_TASK_DATA.__dict__
+        data["token"] = ticket.state.trio_token
+        data["abandon_on_cancel"] = ticket.abandon
+        data["cancel_register"] = ticket.cancel_with
+        data["task_register"] = ticket.task
+        try:
+            value = call(func, args, ticket.state.attributes)
+        finally:
+            del data["token"], data["abandon_on_cancel"], data["cancel_register"], data["task_register"]
     if isinstance(value, CoroutineType):
         value.close()
         raise TypeError(

@@ -77,12 +77,9 @@ class Pump:
             if self.chunks:
                 return
             self.bell = bell
-        ended = partial(_ring, bell)
-        turn.add_done_callback(ended)
-        try:
-            await bell
-        finally:
-            turn.remove_done_callback(ended)
+        # At most one for each chunk of the turn.
+        turn.add_done_callback(partial(_ring, bell))
+        await bell
 
 
 def _ring(bell: asyncio.Future[None], _: object = None) -> None:

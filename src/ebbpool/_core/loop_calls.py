@@ -148,9 +148,11 @@ class LoopCall(FutureCore):
             self._ensure_scope().cancel(pool.call_soon)
         return self._code == NOTIFIED
 
-    def abandon(self) -> None:
-        """Note that nobody waits for the outcome any more."""
+    def abandon(self, heir: Any = None) -> None:
+        """Note, in the loop's thread, that nobody waits any more; the outcome goes to the ticket `heir`, if any."""
         self._abandoned = monotonic()
+        if heir is not None:
+            self._ticket = heir
 
     def deliver(self) -> None:
         """Give the outcome to the ticket, in the loop's thread."""

@@ -168,7 +168,7 @@ class Timers:
     def __init__(self, keeper: KeeperCore) -> None:
         self.keeper: KeeperCore = keeper
         self.waiting: dict[Any, Any] = {}  # futures, and their executor, which is kept alive for the call
-        self.schedules: dict[Any, None] = {}  # those that have not ended
+        self.schedules: dict[Any, Any] = {}  # those that have not ended, and the call of each
 
     def prepare(self) -> None:
         """Start the timekeeper's thread if it does not run; RuntimeError if none can be, or the interpreter exits."""

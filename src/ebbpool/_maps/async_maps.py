@@ -28,14 +28,9 @@ def amap(
 ) -> AsyncGenerator[R, None]:
     """Do what `AdaptiveExecutor.amap` does.
 
-    Nothing is read or submitted before the first result is asked for. A plain iterable is read in the loop's thread
-    whenever a result is asked for; an async one by a task of its own, which also closes it at the end if it is an async
-    generator. What is both is taken as async. A call runs in the context that reads its item: the consumer's for a
-    plain iterable; for an async one a copy made at the first result, with what the iterable itself sets there.
-
-    When the iterator ends early (closed, cancelled, collected, or by an error), calls that run are left to finish, and
-    a task that reads is cancelled and waited for. Errors that are no longer handed out are dropped, except that of a
-    call which a cancelled task was awaiting: it is reported to the loop's exception handler, as with `run`.
+    A plain iterable is read whenever a result is asked for, an async one by a task of its own from the first result on.
+    A call runs in the context that reads its item. Errors that are no longer handed out are dropped, except that of a
+    call which a cancelled task was awaiting: the loop's exception handler is told of it, as with `run`.
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {fn!r}")
@@ -53,12 +48,6 @@ class _Calls:
     """The calls that are submitted and not yet handed out: the link between who reads the items and the consumer.
 
     The task that reads an async iterable has no reference to the iterator of results, so that this can be collected.
-
-    Attributes:
-        held: All of them, in the order of the items.
-        turn: Those to be handed out next, one after the other: all, or those that are done if any order will do.
-        news: Set when it is a call's turn, or the reading task is over.
-        closed: Whether the consumer has left.
     """
 
     def __init__(self, submit: Callable[[Any], asyncio.Future[Any]], size: int, ordered: bool) -> None:
@@ -66,10 +55,11 @@ class _Calls:
         self._size = size
         self._ordered = ordered
         self._space = asyncio.Event()
-        self.news = asyncio.Event()
-        self.held: dict[asyncio.Future[Any], None] = {}
+        self.news = asyncio.Event()  # set when it is a call's turn, or the reading task is over
+        self.held: dict[asyncio.Future[Any], None] = {}  # all calls, in the order of the items
+        # Those to be handed out next, one after the other: all, or those that are done if any order will do.
         self.turn: deque[asyncio.Future[Any]] = deque()
-        self.closed = False
+        self.closed = False  # whether the consumer has left
 
     def room(self) -> int:
         """Return how many calls may be added."""
@@ -150,26 +140,22 @@ async def _results(
     calls: _Calls, added: Iterator[None] | None, source: AsyncIterator[Any] | None
 ) -> AsyncGenerator[Any, None]:
     """Yield the results; each step of `added` reads a plain iterable, and a task of its own an async `source`."""
-    reader: asyncio.Future[None] | None = None
-    failure: Exception | None = None
-    if source is not None:
-        reader = asyncio.get_running_loop().create_task(calls.read(source))
-        reader.add_done_callback(lambda _: calls.news.set())
+    loop = asyncio.get_running_loop()
+    # Done when all has been read, or with the error that ended it.
+    reader: asyncio.Future[None] = loop.create_future() if source is None else loop.create_task(calls.read(source))
+    reader.add_done_callback(lambda _: calls.news.set())
     try:
         while True:
-            if added is not None:
+            if added is not None and not reader.done():
                 try:
                     deque(islice(added, calls.room()), 0)
                     if calls.room():
-                        added = None
+                        reader.set_result(None)
                 except Exception as error:
-                    failure, added = error, None
+                    reader.set_exception(error)
             while not calls.turn:
-                if not calls.held and (reader is None or reader.done()):
-                    if failure is not None:
-                        raise failure
-                    if reader is not None:
-                        reader.result()
+                if not calls.held and reader.done():
+                    reader.result()
                     return
                 calls.news.clear()
                 await calls.news.wait()
@@ -179,19 +165,18 @@ async def _results(
     finally:
         calls.drop()
         try:
-            if reader is not None:
-                await _stop(reader)
+            await _stop(reader)
         finally:
-            # Breaks cycles: the traceback of an error that was raised holds this frame.
-            del failure, reader
+            # Breaks a cycle: the traceback of an error that was raised holds this frame.
+            del reader
 
 
 async def _stop(reader: asyncio.Future[None]) -> None:
-    """End the reading task; raise what its clean-up raises."""
+    """End the reading; raise what the clean-up of its task raises."""
+    reader.cancel()
     if reader.done():
         _ignore(reader)
         return
-    reader.cancel()
     try:
         # Unlike an await of the task itself, this does not cancel its clean-up if the consumer is cancelled once more.
         await asyncio.wait([reader])

@@ -70,9 +70,8 @@ class ScheduledTask:
         self._begin: float = self._timers.keeper.clock() + delay
         self._step = max(self.interval, RESOLUTION)
         self._name = getattr(fn, "__qualname__", None) or repr(fn)
-        self._call: tuple[Context, Any, Any, Any] | None = context, fn, args, kwargs
         self._armed: tuple[int, Any] = (0, None)
-        self._timers.schedules[self] = None
+        self._timers.schedules[self] = context, fn, args, kwargs
         try:
             self.arm(executor, 0)
         except BaseException:
@@ -122,12 +121,8 @@ class ScheduledTask:
         return True
 
     def arm(self, executor: Any, beat: int) -> None:
-        """Have the run of `beat` queued when it is due. For the pool only.
-
-        Raises:
-            RuntimeError: The pool has been shut down, or is broken.
-        """
-        call = self._call
+        """Have the run of `beat` queued when it is due; RuntimeError if the pool is closed. For the pool only."""
+        call = self._timers.schedules.get(self)
         if call is None:
             return
         context, *given = call
@@ -175,12 +170,7 @@ class ScheduledTask:
             self.missed += beat - following
 
     def _ends(self) -> bool:
-        try:
-            del self._timers.schedules[self]
-        except KeyError:
-            return False
-        self._call = None
-        return True
+        return self._timers.schedules.pop(self, None) is not None
 
     def _time_of(self, beat: int) -> float:
         return self._begin + beat * self._step

@@ -35,27 +35,19 @@ class Failure:
 
 
 class Batch:
-    """Consecutive items that one worker has claimed, to run them.
-
-    Attributes:
-        start: The position in the map of its first result that is not in `MapRun.ready`.
-        size: How many results are to come from there on.
-        out: Those of them that are there, with a `Failure` in place of an error.
-        failed: Whether there may be such; set before the first is added.
-        source: The items that have not begun, for the worker. At its end it may raise `IndexError`.
-        since: When it was made (`perf_counter`).
-    """
+    """Consecutive items that one worker has claimed, to run them."""
 
     __slots__ = ("_items", "failed", "out", "since", "size", "source", "start")
 
     def __init__(self, start: int, items: Any, since: float) -> None:
-        self.start = start
-        self.size = len(items)
-        self.out: list[Any] = []
-        self.failed = False
-        self.since = since
+        self.start = start  # the position in the map of its first result that is not in `MapRun.ready`
+        self.size = len(items)  # how many results are to come from there on
+        self.out: list[Any] = []  # those of them that are there, with a `Failure` in place of an error
+        self.failed = False  # whether there may be such; set before the first is added
+        self.since = since  # when it was made (`perf_counter`)
         # The only reference to the items, so that each is dropped as soon as it has been run or recalled.
         self._items: Any = iter(items) if ITERATORS else deque(items)
+        # The items that have not begun, for the worker. At its end it may raise `IndexError`.
         self.source: Any = self._items if ITERATORS else map(deque.popleft, repeat(self._items))
 
     def fail(self, error: BaseException) -> None:
@@ -75,25 +67,16 @@ class Batch:
 
 
 class Unclaimed:
-    """The items that nobody has claimed, and how many of them the next batch takes.
-
-    Attributes:
-        size: How many that is at most.
-        largest: How many it may become.
-        segments: (position, items) of items read at once or recalled, first position last. The items are a list
-            or a range, last one first.
-        inbox: Items behind those, as they are read; `begun` is the position of the first.
-    """
+    """The items that nobody has claimed, and how many of them the next batch takes."""
 
     def __init__(self, size: int, largest: int) -> None:
-        self.size = size
-        self.largest = largest
+        self.size = size  # the most that the next batch takes
+        self.largest = largest  # the most that `size` may become
+        # (position, items) of items read at once or recalled, first position last. The items are a list or a range,
+        # last one first.
         self.segments: list[tuple[int, list[Any] | range]] = []
-        self.inbox: deque[Any] = deque()
-        self.begun: int = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.segments or self.inbox)
+        self.inbox: deque[Any] = deque()  # items behind those, as they are read
+        self.begun: int = 0  # the position of the first of these
 
     def __len__(self) -> int:
         count = len(self.inbox)

@@ -41,26 +41,6 @@ class MapRun:
     """One map. `read` and `next_piece` are the consumer's, `work` is the task; one lock guards what they share.
 
     `abandon` takes no lock, because a thread that holds it may collect the consumer as garbage.
-
-    Attributes:
-        taken: How many items were read from the input; only the consumer's thread counts them.
-        unclaimed: The items that no worker has claimed. Only the consumer adds to its inbox, without the lock.
-        under_way: Batches under way whose results are not all in `ready`, by the position of the first of these.
-        divided: Those of them that may have items to recall.
-        ready: Results, oldest first, or the error in place of one, by position. Where any order will do, results get
-            their positions as they come; `filed` is the next.
-        queued: How many tasks are on the way to a worker.
-        watching: How many tasks wait until batches may have to be recalled.
-        submitter: The thread that submits right now. A task that runs in it (`when_full` is "caller_runs", for example)
-            runs one batch and nothing more.
-        refusal: What `submit` or the input raised, if no more items are read because of that.
-        bell: What the consumer waits at for the results at `wanted`, or None.
-        untimed: Whether it waits without regard to a batch that may have to be recalled.
-        fixed: Whether the size of batches is given.
-        single: Whether each task runs one batch.
-        divides: Whether items of batches may be recalled.
-        closed: Whether the consumer has left.
-        fate: The error in place of every item that will not run, or None.
     """
 
     def __init__(
@@ -80,27 +60,34 @@ class MapRun:
         self.process = os.getpid()
         self.fn = fn
         self.each: Callable[..., Iterator[Any]] = starmap if spread else map
-        self.fixed = self.single = chunksize is not None
-        self.divides = not self.fixed
+        self.fixed = chunksize is not None  # the size of batches is given
+        self.single = self.fixed  # each task runs one batch
+        self.divides = not self.fixed  # items of batches may be recalled
         self.ordered = ordered
         self.lock = allocate_lock()
         self.settled = Condition(self.lock)
-        self.taken = 0
+        self.taken = 0  # items read from the input; only the consumer's thread counts them
+        # The items that no worker has claimed. Only the consumer adds to its inbox, without the lock.
         self.unclaimed = Unclaimed(chunksize or 1, sys.maxsize if buffersize is None else max(1, buffersize // 4))
+        # Batches under way whose results are not all in `ready`, by the position of the first of these.
         self.under_way: dict[int, Batch] = {}
-        self.divided: dict[int, Batch] = {}
+        self.divided: dict[int, Batch] = {}  # those of them that may have items to recall
+        # Results, oldest first, or the error in place of one, by position. Where any order will do, results get their
+        # positions as they come; `filed` is the next.
         self.ready: dict[int, list[Any] | BaseException] = {}
         self.filed = 0
-        self.queued = 0
-        self.watching = 0
+        self.queued = 0  # tasks on the way to a worker
+        self.watching = 0  # tasks that wait until batches may have to be recalled
         self.futures: set[Future[Any]] = set()
+        # The thread that submits right now. A task that runs in it (`when_full` is "caller_runs", for example) runs one
+        # batch and nothing more.
         self.submitter: int | None = None
-        self.refusal: Exception | None = None
-        self.bell: LockType | None = None
+        self.refusal: Exception | None = None  # what `submit` or the input raised, if no more items are read
+        self.bell: LockType | None = None  # what the consumer waits at for the results at `wanted`
         self.wanted = 0
-        self.untimed = False
-        self.closed = False
-        self.fate: BaseException | None = None
+        self.untimed = False  # it waits without regard to a batch that may have to be recalled
+        self.closed = False  # the consumer has left
+        self.fate: BaseException | None = None  # the error in place of every item that will not run
 
     # What the consumer does, in its own thread.
 
@@ -216,13 +203,13 @@ class MapRun:
 
     def work(self) -> None:
         """Run batches for `SLICE_SECONDS`, or all that are left if the pool takes no more tasks; a task of the pool."""
-        aside = self.submitter == get_ident()
+        once = self.single or self.submitter == get_ident()
         until = perf_counter() + SLICE_SECONDS
         with self.lock:
             self.queued -= 1
-            batch = self._claim(aside)
+            batch = self._claim(once)
         while batch is not None:
-            if not (aside or self.single):
+            if not once:
                 self._enlist()
             if self.context is None:
                 self._run(batch)
@@ -235,7 +222,7 @@ class MapRun:
                 now = perf_counter()
                 self._settle(batch, now)
                 makes_way = now >= until and self.queued > 0 and executor is not None and not self._must_stay(executor)
-                done, batch = batch, None if aside or self.single or makes_way else self._claim(False)
+                done, batch = batch, None if once or makes_way else self._claim(once)
             # Not under the lock: it may hold the last references to results.
             del executor, done
 
@@ -345,13 +332,13 @@ class MapRun:
             wanted = max(wanted, int(self._wants_tasks(executor)))
         return int(wanted - self.queued)
 
-    def _claim(self, aside: bool) -> Batch | None:
-        """Return the next batch, or None; wait while one may have to be recalled, unless the task runs `aside`."""
+    def _claim(self, once: bool) -> Batch | None:
+        """Return the next batch, or None; wait while one may have to be recalled, unless the task claims but `once`."""
         while not self.closed and self.fate is None:
             now = perf_counter()
             self._recall(now)
             batch = self._lay(now)
-            if batch is not None or aside or not self.divided:
+            if batch is not None or once or not self.divided:
                 return batch
             self.watching += 1
             self.settled.wait(max(0.0, self._until_recall(now)))

@@ -41,14 +41,6 @@ class Results(chain[Any]):
         """Refuse to be copied or pickled."""
         no_copy(self)
 
-    @classmethod
-    def of(cls, pieces: Generator[Iterable[Any]]) -> Results:
-        """Return the results in `pieces`, one after the other."""
-        results = cls.from_iterable(pieces)
-        assert isinstance(results, cls)
-        results._pieces = pieces
-        return results
-
     def close(self) -> None:
         """End the map: no further call begins. As with any generator, this does nothing before the first `next`.
 
@@ -201,7 +193,11 @@ class Maps(Executor):
             raise
         # Without a buffer size all items have been read by now, and the executor may be collected.
         keeper = None if buffersize is None else self
-        return Results.of(_hand_out(run, source, keeper, buffersize, limit, in_order and ENDS))
+        pieces = _hand_out(run, source, keeper, buffersize, limit, in_order and ENDS)
+        results = Results.from_iterable(pieces)
+        assert isinstance(results, Results)
+        results._pieces = pieces
+        return results
 
 
 class Methods(Maps):

@@ -41,14 +41,6 @@ class Channel:
 
     The mutex is re-entrant, because a thread that holds it may collect the consumer's end as garbage, which calls
     `leave`. So the worker sets `stalled` before it looks for the last time whether it has to wait.
-
-    Attributes:
-        stalled: Whether the worker waits for room, at `bell`.
-        wake: What wakes the consumer that waits for a value, or None.
-        owner: The thread, and the asyncio task or 0, that read last.
-        left: Whether the consumer has left.
-        over: Whether the generator has ended, with `error` if that is not None.
-        local: The generator itself, if `submit` ran the task in the submitting thread; `next_value` runs it then.
     """
 
     def __init__(self, pool: Any, call: Callable[[], Iterable[Any]], size: int) -> None:
@@ -59,13 +51,14 @@ class Channel:
         self.buffer: deque[Any] = deque()
         self.bell: LockType = allocate_lock()
         self.bell.acquire()
-        self.stalled: bool = False
-        self.wake: Callable[..., object] | None = None
-        self.owner: tuple[int, int] = _reader_here()
-        self.left: bool = False
-        self.over: bool = False
+        self.stalled: bool = False  # whether the worker waits for room, at `bell`
+        self.wake: Callable[..., object] | None = None  # wakes the consumer that waits for a value
+        self.owner: tuple[int, int] = _reader_here()  # the thread, and the asyncio task or 0, that read last
+        self.left: bool = False  # whether the consumer has left
+        self.over: bool = False  # whether the generator has ended, with `error` if that is not None
         self.error: BaseException | None = None
         self.submitter: int | None = None
+        # The generator itself, if `submit` ran the task in the submitting thread; `next_value` runs it then.
         self.local: Iterator[Any] | None = None
 
     # The worker's end.
