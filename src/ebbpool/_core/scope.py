@@ -83,11 +83,11 @@ class Deadlines:
         keeper.call_at(scope.deadline, self, weakref.ref(scope, strike))
 
     def wants(self, thing: weakref.ref[Scope]) -> bool:
-        """See `Book.wants`."""
+        """See `timers.Entry`."""
         return thing() is not None
 
     def fire(self, thing: weakref.ref[Scope]) -> None:
-        """See `Book.fire`."""
+        """See `timers.Entry`."""
         scope = thing()
         if scope is not None:
             scope.cancel()
