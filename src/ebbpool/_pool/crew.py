@@ -15,7 +15,8 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker, current_worker
+from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker
+from ebbpool._core.waits import here
 from ebbpool._interpreter import GIL_ENABLED, processors
 from ebbpool._pool import lifecycle
 from ebbpool._pool.admission import LONG, Admission, Restraint
@@ -250,7 +251,7 @@ class Crew:
 
     def part(self, timeout: float | None) -> None:
         """Have the timekeeper end if no pool needs it, and wait for that: `timeout` or `PATIENCE` seconds at most."""
-        if current_worker() is not None:
+        if here.worker is not None:
             # Not waited for here: the worker's own pool may need the timekeeper.
             timekeeper.consider()
         else:

@@ -16,7 +16,8 @@ from itertools import chain, count
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from ebbpool._core.accel import Pool, keep_time, orphans
+from ebbpool._core.accel import Pool, orphans
+from ebbpool._core.waits import here
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.running import RunningTask
 from ebbpool._pool.threads import WorkerThread, forget_loans
@@ -155,7 +156,7 @@ def _renew() -> None:
     # of it. Instead, state that a thread of the parent may have been changing is not trusted.
     global _naming
     _naming = threading.RLock()
-    keep_time(False)
+    here.keeps_time = False
     timekeeper.renew()
     orphans.reopen()
     for crew in live():
