@@ -945,9 +945,10 @@ class Pool:
             pass
         call()
 
-    def close(self) -> None:
-        """Take no more tasks; workers leave once the queue is empty. May be called again."""
+    def close(self, broken: bool = False) -> None:
+        """Take no more tasks, also if workers cannot be initialised; workers leave once the queue is empty."""
         with self.mutex:
+            self.broken = self.broken or broken
             self.closed = True
             self.allowed = ALL
             self._measure()
@@ -956,13 +957,6 @@ class Pool:
             self._make_room()
             errand = self._staff()
         self._run(errand, None)
-
-    def break_up(self) -> list[FutureCore]:
-        """Take no more tasks, because workers cannot be initialised; return the futures that waited."""
-        with self.mutex:
-            self.broken = True
-        self.close()
-        return self.waiting()
 
     @cython.locals(worker=Worker)
     def dismiss(self, worker: Worker, error: BaseException | None) -> None:
@@ -1021,11 +1015,6 @@ class Pool:
                 found.append(future)
         return found
 
-    def _idle(self) -> bool:
-        # Workers without a task are parked, or on their way.
-        unoccupied = len(self.parked) + self.roused + self.starting
-        return self._waiting() == 0 and not self.away and self.headcount == unoccupied
-
     def _tell_idlers(self) -> None:
         while self.idlers:
             self.idlers.pop().release()
@@ -1073,7 +1062,9 @@ class Pool:
                 if lane is not None:
                     over = lane.admitted == 0
                 elif remaining < 0:
-                    over = self._idle()
+                    # Workers without a task are parked, or on their way.
+                    unoccupied = len(self.parked) + self.roused + self.starting
+                    over = self._waiting() == 0 and not self.away and self.headcount == unoccupied
                 else:
                     over = self.headcount <= remaining and (self.broken or self._waiting() == 0) and not self.away
                 if over:
@@ -1167,8 +1158,6 @@ class Pool:
         seen: list[Any] = []
         threads: list[threading.Thread] = []
         first: Any = None
-        abandoned = 0
-        longest_abandoned = 0.0
         trash: list[FutureCore] = []
         with self.mutex:
             collects = hold_collector()
@@ -1186,9 +1175,6 @@ class Pool:
                         future = worker.current
                         call = _call_of(future, calls)
                         left = future._abandoned if future._looped else 0.0
-                        if left > 0.0:
-                            abandoned += 1
-                            longest_abandoned = max(longest_abandoned, now - left)
                         seen.append((worker.since, worker.thread, future._lane, worker.waits > 0, left, call))
                 running = len(seen)
                 for future, since in self.away.items():
@@ -1207,8 +1193,6 @@ class Pool:
                     "cancelled": self.cancelled,
                     "rejected": self.rejected,
                     "expired": self.expired,
-                    "abandoned": abandoned,
-                    "longest_abandoned": longest_abandoned,
                     "started": self.started,
                     "retired": self.retired,
                     "spilled": self.spilled,
@@ -1220,6 +1204,10 @@ class Pool:
         tasks = [Task(*each) for each in seen]
         oldest = None if first is None else Task(*first)
         counts["oldest_wait"] = 0.0 if oldest is None else now - oldest.since
+        left_at = [task.abandoned for task in tasks if task.abandoned > 0.0]
+        counts["abandoned"] = len(left_at)
+        # A loop may have given one up after `now`.
+        counts["longest_abandoned"] = max(0.0, now - min(left_at, default=now))
         counts["longest_running"] = now - min([task.since for task in tasks], default=now)
         return Survey(tasks, oldest, threads, counts)
 

@@ -109,7 +109,6 @@ cdef class Pool:
     cpdef bint runs_here(self) except -1
     cdef expire(self, Worker worker)
     cdef bury(self, FutureCore future, int code, bint late)
-    cdef bint _idle(self) except -1
     cdef _tell_idlers(self)
     cpdef forbids(self)
     cdef _trim(self, list trash)
@@ -120,3 +119,4 @@ cdef class Pool:
     @cython.locals(future=FutureCore)
     cdef FutureCore _marked_before(self, double before)
     cpdef tuple take_marked(self, double before)
+    cpdef take_back(self, FutureCore future)

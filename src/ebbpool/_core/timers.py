@@ -60,7 +60,7 @@ class Alarms:
         return self._crowded()
 
     def _crowded(self) -> bool:
-        return len(self._voids) >= VOID and 2 * len(self._voids) >= len(self._arrived) + len(self._heap)
+        return len(self._voids) >= VOID and 2 * len(self._voids) >= len(self)
 
     def merge(self) -> bool:
         """Take in some of the added entries, and throw out the void ones; return whether there is more to do."""
@@ -70,7 +70,7 @@ class Alarms:
             if entry[2].wants(entry[3]):
                 heappush(self._heap, entry)
         # If all entries are void, they are swept however few they are.
-        if self._crowded() or 0 < len(arrived) + len(self._heap) <= len(self._voids):
+        if self._crowded() or 0 < len(self) <= len(self._voids):
             self._voids.clear()
             wanted: list[Entry] = []
             for entry in self._heap:

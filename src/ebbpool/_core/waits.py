@@ -30,8 +30,7 @@ class Observers(list[Any]):
     def append(self, waiter: Any) -> None:
         minded = self._pool.runs_here() or self._pool.forbids() is not None
         if minded and getattr(waiter.event, "pool", None) is not self._pool:
-            # Nothing can have set it: `wait` and `as_completed` hold the conditions of all their futures here.
-            waiter.event = _PoolEvent(self._pool)
+            waiter.event = _PoolEvent(waiter.event, self._pool)
         super().append(waiter)
 
     def tell(self, future: Any, cancelled: bool, error: BaseException | None) -> None:
@@ -44,19 +43,22 @@ class Observers(list[Any]):
                 waiter.add_result(future)
 
 
-class _PoolEvent(threading.Event):
+class _PoolEvent:
     """The event of a waiter, whose wait counts a worker as blocked and is an error where a thread must not wait."""
 
-    def __init__(self, pool: Pool) -> None:
-        super().__init__()
+    def __init__(self, event: threading.Event, pool: Pool) -> None:
         self.pool = pool
+        self.set = event.set
+        self.clear = event.clear
+        self.is_set = event.is_set
+        self._wait = event.wait
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self.is_set() and (timeout is None or timeout > 0):
             reason = self.pool.forbids()
             if reason is not None:
                 raise RuntimeError(f"cannot wait for futures here: {reason}")
-        told: bool = self.pool.wait_counted(super().wait, None if timeout is None else max(0.0, timeout))
+        told: bool = self.pool.wait_counted(self._wait, None if timeout is None else max(0.0, timeout))
         return told
 
 

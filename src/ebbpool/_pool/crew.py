@@ -218,7 +218,8 @@ class Crew:
         except BaseException:
             LOGGER.critical("Exception in initializer:", exc_info=True)
             self.cause = "A thread initializer failed, the thread pool is not usable anymore"
-            for future in self.pool.break_up():
+            self.pool.close(broken=True)
+            for future in self.pool.waiting():
                 future.reject(BrokenThreadPool(self.cause))
             self.timers.close(BrokenThreadPool(self.cause))
             self.pool.dismiss(worker, None)
