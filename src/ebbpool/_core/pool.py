@@ -178,12 +178,10 @@ class Pool:
         self.backlogs: list[LaneCore] = []  # the lanes in which such tasks wait
         self.stale: float = 0.0  # since when the oldest has waited for too long at every look; 0 if it has not
         self.allowed: int = ALL  # workers that may have a task in hand, or be on their way to one, and are not blocked
-        self.max_workers: int = self.ceiling  # and the `lent` ones
-        self.lent: int = 0  # workers beyond `ceiling`: one for each task of a lane that lifts it
+        self.max_workers: int = self.ceiling  # and one more for each task of a lane that lifts it
         # More of them for calls that go on with something: a share of `ceiling`, and more while these are stuck.
         self.beyond: int = self.ceiling // RESERVE
         self.headcount: int = len(workers)
-        self.retired: int = self.started - self.headcount
         self.starting: int = 0
         self.roused: int = 0  # workers that were woken and have not come to the queue yet
         self.searching: bool = False  # whether a woken or newly started worker is on its way to the queue
@@ -207,8 +205,8 @@ class Pool:
         """Apply new settings; `patience` and `max_queue` below zero mean without limit, and `max_wait` of zero."""
         with self.mutex:
             self.min_workers = min_workers
+            self.max_workers += max_workers - self.ceiling
             self.ceiling = max_workers
-            self.max_workers = max_workers + self.lent
             self.beyond = max_workers // RESERVE
             self.max_wait = max_wait
             self.stale = 0.0
@@ -336,9 +334,9 @@ class Pool:
         """Under the mutex: take a task for `worker` where some have overtaken others.
 
         Once the oldest overtaken task has waited for `OVERTAKEN`, overtaken tasks and those that go first take turns.
-        There are no turns while the pool has `lent` places: all other tasks may wait for the calls that have them.
+        There are no turns while the ceiling is lifted: all other tasks may wait for the calls that lift it.
         """
-        if self.passed and self.queue and self.lent == 0 and self._has_place(0):
+        if self.passed and self.queue and self.max_workers == self.ceiling and self._has_place(0):
             oldest, first = self.queue[0], self.front[0]
             # Calls of one task of a loop keep their order: what came later has not been overtaken.
             later = oldest._looped and first._looped and oldest._queued_at >= first._queued_at
@@ -600,7 +598,6 @@ class Pool:
             self.covered = False
 
     def _lend(self, places: int) -> None:
-        self.lent += places
         self.max_workers += places
         self._measure()
         if places > 0:
@@ -720,7 +717,6 @@ class Pool:
     def _remove(self, worker: Worker) -> None:
         self.workers.remove(worker)
         self.headcount -= 1
-        self.retired += 1
         self._tell_idlers()
         self._measure()
         self._uncover()
@@ -1194,7 +1190,7 @@ class Pool:
                     "rejected": self.rejected,
                     "expired": self.expired,
                     "started": self.started,
-                    "retired": self.retired,
+                    "retired": self.started - len(self.workers),
                     "spilled": self.spilled,
                     "spill_returned": self.returned,
                     "away": away,

@@ -48,7 +48,7 @@ cdef class Pool:
     cdef object front, queue, enqueue, dequeue, oldest_first, seekers, record, mark
     cdef list parked, workers, idlers, backlogs, promised
     cdef readonly Py_ssize_t min_workers, ceiling, max_workers, min_spare_workers, max_queue, roused, beyond, headcount
-    cdef readonly Py_ssize_t lent, starting, blocked, surplus, allowed, dead
+    cdef readonly Py_ssize_t starting, blocked, surplus, allowed, dead
     cdef readonly double patience, max_wait
     cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
     cdef bint wrapping, special, turned_away, urgent, timed, minded, held, passed
@@ -56,7 +56,7 @@ cdef class Pool:
     cdef public bint slow_start
     cdef double clock, stale, sought
     cdef long long turned
-    cdef readonly long long expired, taken, failed, cancelled, rejected, started, retired, spilled, returned
+    cdef readonly long long expired, taken, failed, cancelled, rejected, started, spilled, returned
     cdef public Py_ssize_t crowd
     cdef readonly dict away
     cdef dict marked

@@ -133,7 +133,7 @@ def line_up(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
 
 def places_lent(pool: Any) -> int:
     """Return by how many workers the ceiling is lifted."""
-    return int(pool._pool.lent)
+    return int(pool._pool.max_workers - pool._pool.ceiling)
 
 
 class BlockedSubmitter:
