@@ -267,6 +267,7 @@ class ExecutorCore:
         call._ticket = ticket
         call._audience = _NOBODY
         call._lane = lane
+        call._abandoned = 0.0
         if scope is not None:
             call.limit(scope)
         first = goes_on(call, mailbox)
@@ -284,8 +285,6 @@ class ExecutorCore:
             raise TypeError(f"fn must be callable, not {fn!r}")
         if cython.compiled:
             breathe()
-        else:
-            FutureCore.__init__(future)
         pool = self._pool
         if pool.wrapping:
             if pool.skip > 0 and not pool.contextual:
@@ -296,6 +295,12 @@ class ExecutorCore:
             if pool.mark is not None:
                 # Of a plain function it is known without a call.
                 future._marked = None if type(fn) is FunctionType else pool.mark(fn, args, kwargs)
+        if not cython.compiled:
+            future._code = PENDING
+            future._result = future._exception = future._audience = future._cond = future._observers = None
+            future._lane = future._not_run = future._scope = future._executor = None
+            future._held = False
+            future._latest = 0.0
         future._pool = pool
         future._fn = fn
         if cython.compiled and len(args) == 1 and not kwargs:
