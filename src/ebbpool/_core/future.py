@@ -104,7 +104,7 @@ class FutureCore:
     def limit(self, scope: Scope) -> None:
         """Give a call that is not queued yet a limit of its wait, or a deadline."""
         self._scope = scope
-        self._latest = scope.latest()
+        self._latest = scope.latest
 
     def _forget(self) -> None:
         """Drop a call that will not be made."""
