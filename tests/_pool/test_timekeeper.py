@@ -145,6 +145,19 @@ def test_the_heap_against_a_list(steps: list[tuple[str, int]]) -> None:
     assert left == sorted((when, number) for number, when in waiting.items())
 
 
+def test_the_order_holds_after_a_sweep() -> None:
+    alarms, book, count = Alarms(), Notes(), 8 * FOLD
+    for index in range(count):
+        alarms.add(float(index * 389 % count), book, index * 389 % count)
+    while alarms.merge():
+        pass
+    for thing in range(0, count, 2):
+        book.out.add(thing)
+        alarms.void()
+    assert not alarms.merge() and len(alarms) == count // 2
+    assert [thing for _, thing in taken(alarms, count)] == list(range(1, count, 2))
+
+
 def test_nothing_is_fired_early_and_the_bell_is_rung_only_for_what_is_due_sooner(keeper: ManualTimekeeper) -> None:
     book = Notes()
     keeper.call_at(keeper.now + 60.0, book, 60)
