@@ -209,14 +209,14 @@ FORKS = {
                 begun.clear()
                 futures = [pool.submit(wait, 20), pool.submit(int)]
                 assert begun.wait(10)
-                print(seams.engine_of(pool).lent, futures[1].done())
+                print(seams.engine_of(pool).max_workers, futures[1].done())
                 gate.set()
                 print(futures[1].result(10))
             print(in_child(check))
             gate.set()
             print(lifting.result(10))
         """,
-        ["0 False", "0", "0", "True"],
+        ["1 False", "0", "0", "True"],
     ),
     "a child that ends like any interpreter": (
         # The parent's workers are not there to be joined, the child's are.

@@ -157,7 +157,7 @@ def test_the_newest_first_while_the_queue_stands(
 def test_a_full_queue_says_when_to_come_again() -> None:
     with AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool, Gate() as gate:
         gate.hold(pool)
-        pool.submit(int)
+        queued = pool.submit(int)
         eventually(lambda: pool.stats().oldest_wait > SOON)
         with pytest.raises(QueueFull) as caught:
             pool.submit(int)
@@ -168,6 +168,13 @@ def test_a_full_queue_says_when_to_come_again() -> None:
         with pytest.raises(QueueFull) as caught:
             pool.submit(int)
         assert caught.value.retry_after == SOON
+        pool.resize(max_wait=None)
+        begun = time.monotonic()
+        seams.look_at(pool)
+        assert queued.cancel() and pool.submit(int)
+        with pytest.raises(QueueFull) as caught:
+            pool.submit(int)
+        assert caught.value.retry_after <= time.monotonic() - begun, "one that was cancelled does not wait"
 
 
 def test_what_is_late_may_be_cancelled_first() -> None:

@@ -257,10 +257,11 @@ class ExecutorCore:
             context = copy_context()
         if not cython.compiled and context is not None and callable(fn):
             fn, args, kwargs = context.run, (partial(fn, **kwargs) if kwargs else fn, *args), None
+            context = None
         call: LoopCall = LoopCall.__new__(LoopCall)
         self._prepare(call, fn, args, kwargs)
+        call._context = context
         if cython.compiled:
-            call._context = context
             call._looped = True  # a field there, and of the class in plain code
         call._mailbox = mailbox
         call._ticket = ticket

@@ -26,7 +26,7 @@ if not cython.compiled:
 
 from ebbpool._checks import no_copy
 from ebbpool._core.scope import Scope
-from ebbpool._core.waits import Here, Observers, runs_loop
+from ebbpool._core.waits import Observers, here, runs_loop
 from ebbpool._errors import QueueTimeout
 
 COMPILED = bool(cython.compiled)
@@ -39,8 +39,6 @@ _NOBODY: list[Any] = []
 
 # Interpreted even where this file is compiled: a call of it passes the eval breaker.
 _interpreted: Callable[[], None] = eval("lambda: None")
-
-_here = Here()
 
 
 class FutureCore:
@@ -106,7 +104,7 @@ class FutureCore:
     def limit(self, scope: Scope) -> None:
         """Give a call that is not queued yet a limit of its wait, or a deadline."""
         self._scope = scope
-        self._latest = scope.latest()
+        self._latest = scope.latest
 
     def _forget(self) -> None:
         """Drop a call that will not be made."""
@@ -445,4 +443,5 @@ class Future(FutureCore, concurrent.futures.Future):  # type: ignore[type-arg, o
 # As compiled code finds them without a look into the module's names, and plain code without one for `__new__`.
 _Future: Any = Future
 _EMPTY: tuple[()] = ()
+_here = here
 _bare: Any = FutureCore.__new__

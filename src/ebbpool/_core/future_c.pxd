@@ -30,13 +30,11 @@ cdef class FutureCore:
 
     cpdef bint _conclude(self, int first, int last, int code, object value, object error) except -1
     cdef list _move(self, int first, int last, int code, object value, object error)
-    cpdef disown(self, object error)
     cdef _tell(self, list audience)
     cdef _call_back(self, list audience)
     cdef _wait_for_outcome(self, object timeout)
     cdef _await(self, object timeout)
     cdef _ignore(self, object waiter)
-    cpdef _ensure_scope(self)
     cpdef limit(self, object scope)
     cdef _forget(self)
     cdef _drop_call(self)

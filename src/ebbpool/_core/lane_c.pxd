@@ -1,9 +1,5 @@
 # C types for lane.py, which Cython compiles as ebbpool._core.lane_c.
 cimport cython
-
-# Before the imports that form a circle, as in future_c.pxd.
-cdef Py_ssize_t SEARCHED
-
 from cpython.time cimport monotonic
 from ebbpool._core.future_c cimport FutureCore
 from ebbpool._core.native_c cimport PENDING, hold_collector, let_collector

@@ -83,7 +83,8 @@ def goes_on(call: LoopCall, mailbox: Mailbox) -> bool:
 class LoopCall(FutureCore):
     """A call made from an event loop. Its outcome goes through a mailbox to a ticket, in the loop's thread.
 
-    Compiled code enters the call's context itself: `Context.run` would cost a bound method and another tuple.
+    Compiled code enters the call's context itself: `Context.run`, which plain code puts into the call, would cost a
+    bound method and another tuple.
 
     A ticket has `done`, `set_result`, `set_exception` and `cancel` as an `asyncio.Future` has, and `abandoned(error)`
     for an error that comes after the ticket is done.
@@ -104,9 +105,6 @@ class LoopCall(FutureCore):
             self._visit.begun = True
             # Breaks a cycle: what the task has called before refers to its last call.
             self._visit = None
-        if not cython.compiled:
-            # Here the context is a part of the call.
-            return None
         context = self._context
         if taken:
             self._context = None
@@ -114,13 +112,10 @@ class LoopCall(FutureCore):
 
     def _drop_call(self) -> None:
         FutureCore._drop_call(self)
-        if cython.compiled:
-            self._context = None
+        self._context = None
 
     def _forget(self) -> None:
-        self._fn = self._args = self._kwargs = self._marked = self._visit = None
-        if cython.compiled:
-            self._context = None
+        self._fn = self._args = self._kwargs = self._marked = self._visit = self._context = None
 
     def _unwanted(self) -> bool:
         """Return whether the loop has given the call up."""

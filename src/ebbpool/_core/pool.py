@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import thread
 from concurrent.futures._base import LOGGER
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ebbpool._core import uncompiled as cython
@@ -34,7 +33,7 @@ if not cython.compiled:
 
     from ebbpool._core import future as futures
     from ebbpool._core.future import FutureCore, _here
-    from ebbpool._core.lane import SEARCHED, LaneCore
+    from ebbpool._core.lane import LaneCore
     from ebbpool._core.uncompiled import (
         CANCELLED,
         FINISHED,
@@ -179,12 +178,10 @@ class Pool:
         self.backlogs: list[LaneCore] = []  # the lanes in which such tasks wait
         self.stale: float = 0.0  # since when the oldest has waited for too long at every look; 0 if it has not
         self.allowed: int = ALL  # workers that may have a task in hand, or be on their way to one, and are not blocked
-        self.max_workers: int = self.ceiling  # and the `lent` ones
-        self.lent: int = 0  # workers beyond `ceiling`: one for each task of a lane that lifts it
+        self.max_workers: int = self.ceiling  # and one more for each task of a lane that lifts it
         # More of them for calls that go on with something: a share of `ceiling`, and more while these are stuck.
         self.beyond: int = self.ceiling // RESERVE
         self.headcount: int = len(workers)
-        self.retired: int = self.started - self.headcount
         self.starting: int = 0
         self.roused: int = 0  # workers that were woken and have not come to the queue yet
         self.searching: bool = False  # whether a woken or newly started worker is on its way to the queue
@@ -208,8 +205,8 @@ class Pool:
         """Apply new settings; `patience` and `max_queue` below zero mean without limit, and `max_wait` of zero."""
         with self.mutex:
             self.min_workers = min_workers
+            self.max_workers += max_workers - self.ceiling
             self.ceiling = max_workers
-            self.max_workers = max_workers + self.lent
             self.beyond = max_workers // RESERVE
             self.max_wait = max_wait
             self.stale = 0.0
@@ -279,11 +276,10 @@ class Pool:
             if lane is not None:
                 refusal = lane.enlist(future, refusal)
                 holds = refusal is None and future._held
-            full = refusal == "full"
-            if refusal is not None and not full:
+            if refusal is not None and refusal != "full":
                 return refusal
-            if lane is not None and holds:
-                errand = self._keep_time(lane)
+            if holds:
+                errand = self._keep_time(future)
             elif refusal is None:
                 self._enter(future, first)
                 self.urgent = self.urgent or (first and (future._looped if lane is None else lane.lifts_ceiling))
@@ -311,8 +307,6 @@ class Pool:
     def _enter(self, future: FutureCore, first: bool) -> None:
         future._held = False
         future._queued_at = self.clock
-        if future._latest > 0.0:
-            self.timed = True
         if self.mark is not None and future._marked is not None:
             self.marked[future] = future._marked
             future._marked = None
@@ -324,10 +318,10 @@ class Pool:
             # Tasks of a lane keep their order, and so do those of event loops.
             self.front.append(future)
 
-    def _keep_time(self, lane: LaneCore) -> str | None:
-        """Under the mutex: have the timekeeper look for tasks that wait in `lane` for too long; return an errand."""
-        last = lane.backlog[-1]
-        if lane in self.backlogs or last._latest == 0.0:
+    def _keep_time(self, future: FutureCore) -> str | None:
+        """Under the mutex: if a task may not wait in its lane for ever, have the timekeeper look; return an errand."""
+        lane = future._lane
+        if lane is None or future._latest == 0.0 or lane in self.backlogs:
             return None
         self.backlogs.append(lane)
         if self.covered or self.minded:
@@ -340,9 +334,9 @@ class Pool:
         """Under the mutex: take a task for `worker` where some have overtaken others.
 
         Once the oldest overtaken task has waited for `OVERTAKEN`, overtaken tasks and those that go first take turns.
-        There are no turns while the pool has `lent` places: all other tasks may wait for the calls that have them.
+        There are no turns while the ceiling is lifted: all other tasks may wait for the calls that lift it.
         """
-        if self.passed and self.queue and self.lent == 0 and self._has_place(0):
+        if self.passed and self.queue and self.max_workers == self.ceiling and self._has_place(0):
             oldest, first = self.queue[0], self.front[0]
             # Calls of one task of a loop keep their order: what came later has not been overtaken.
             later = oldest._looped and first._looped and oldest._queued_at >= first._queued_at
@@ -469,7 +463,6 @@ class Pool:
         # What `_unpark` does, without the call: in the plain core a call could raise RecursionError, with the worker
         # off the stack and not woken.
         worker.parked = False
-        worker.roused = True
         worker.fresh = True
         self.roused += 1
         worker.bell.release()
@@ -526,7 +519,6 @@ class Pool:
 
     def _unpark(self, worker: Worker) -> None:
         worker.parked = False
-        worker.roused = True
         worker.fresh = True
         self.roused += 1
 
@@ -606,7 +598,6 @@ class Pool:
             self.covered = False
 
     def _lend(self, places: int) -> None:
-        self.lent += places
         self.max_workers += places
         self._measure()
         if places > 0:
@@ -691,16 +682,12 @@ class Pool:
 
     def _clear(self, worker: Worker) -> None:
         if worker.starting:
-            worker.starting = False
             self.starting -= 1
-        if worker.roused:
-            worker.roused = False
+        elif worker.fresh:
             self.roused -= 1
         if worker.searching:
-            worker.searching = False
             self.searching = False
-        worker.fresh = False
-        worker.expired = False
+        worker.starting = worker.searching = worker.fresh = worker.expired = False
 
     def _rest(self, worker: Worker) -> str | None:
         """Under the mutex: have a worker without a task park or leave; return an errand or None."""
@@ -730,7 +717,6 @@ class Pool:
     def _remove(self, worker: Worker) -> None:
         self.workers.remove(worker)
         self.headcount -= 1
-        self.retired += 1
         self._tell_idlers()
         self._measure()
         self._uncover()
@@ -776,7 +762,6 @@ class Pool:
                 self._make_room()
         self._tell_idlers()
 
-    @cython.locals(future=FutureCore)
     def sweep(self, future: FutureCore) -> None:
         """Drop dead futures from the queue, or from a future's lane, where they are many and at least half of them."""
         if self.dead >= COMPACT:
@@ -877,6 +862,18 @@ class Pool:
         with self.mutex:
             self.rejected += 1
 
+    def retry_after(self) -> float:
+        """Return after how many seconds a caller that is refused may try again: for as long as a task waits now."""
+        trash: list[FutureCore] = []
+        with self.mutex:
+            collects = hold_collector()
+            try:
+                self._trim(trash)
+                waited = monotonic() - self._oldest()._queued_at if self._waiting() > 0 else 0.0
+            finally:
+                let_collector(collects)
+        return min(waited, self.max_wait) if self.max_wait > 0.0 else waited
+
     def _count_expired(self, future: FutureCore) -> None:
         """Under the mutex: count a task that has waited for too long, and fails because of that."""
         self.expired += 1
@@ -944,9 +941,10 @@ class Pool:
             pass
         call()
 
-    def close(self) -> None:
-        """Take no more tasks; workers leave once the queue is empty. May be called again."""
+    def close(self, broken: bool = False) -> None:
+        """Take no more tasks, also if workers cannot be initialised; workers leave once the queue is empty."""
         with self.mutex:
+            self.broken = self.broken or broken
             self.closed = True
             self.allowed = ALL
             self._measure()
@@ -956,14 +954,7 @@ class Pool:
             errand = self._staff()
         self._run(errand, None)
 
-    def break_up(self) -> list[FutureCore]:
-        """Take no more tasks, because workers cannot be initialised; return the futures that waited."""
-        with self.mutex:
-            self.broken = True
-        self.close()
-        return self.waiting()
-
-    @cython.locals(worker=Worker, current=FutureCore)
+    @cython.locals(worker=Worker)
     def dismiss(self, worker: Worker, error: BaseException | None) -> None:
         """Remove a worker that has not left by itself; `error` becomes the outcome of its task if that is not done."""
         with self.mutex:
@@ -1020,11 +1011,6 @@ class Pool:
                 found.append(future)
         return found
 
-    def _idle(self) -> bool:
-        # Workers without a task are parked, or on their way.
-        unoccupied = len(self.parked) + self.roused + self.starting
-        return self._waiting() == 0 and not self.away and self.headcount == unoccupied
-
     def _tell_idlers(self) -> None:
         while self.idlers:
             self.idlers.pop().release()
@@ -1072,7 +1058,9 @@ class Pool:
                 if lane is not None:
                     over = lane.admitted == 0
                 elif remaining < 0:
-                    over = self._idle()
+                    # Workers without a task are parked, or on their way.
+                    unoccupied = len(self.parked) + self.roused + self.starting
+                    over = self._waiting() == 0 and not self.away and self.headcount == unoccupied
                 else:
                     over = self.headcount <= remaining and (self.broken or self._waiting() == 0) and not self.away
                 if over:
@@ -1101,31 +1089,17 @@ class Pool:
                 trash.append(line.popleft())
                 self.dead -= 1
 
-    def retry_after(self) -> float:
-        """Return after how many seconds a caller that is refused may try again: for as long as a task waits now."""
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                waited = monotonic() - self._oldest()._queued_at if self._waiting() > 0 else 0.0
-            finally:
-                let_collector(collects)
-        return min(waited, self.max_wait) if self.max_wait > 0.0 else waited
-
     def _oldest(self) -> FutureCore:
-        """Return the future that has waited longest, or one that has waited about as long; some are queued."""
+        """Return the future that has waited longest, or about as long; some are queued, and `_trim` was called."""
         found: Any = None
         # Those that go first may have come in any order, from either end.
         for line, place in ((self.queue, 0), (self.front, 0), (self.front, -1)):
             if line:
                 future = line[place]
-                if future._code == PENDING and (found is None or future._queued_at < found._queued_at):
+                if found is None or (future._code == PENDING and future._queued_at < found._queued_at):
                     found = future
-        if found is None:
-            for future in (*islice(self.queue, SEARCHED), *islice(self.front, SEARCHED)):
-                if future._code == PENDING:
-                    return future
-        head: FutureCore = (self.queue or self.front)[0] if found is None else found
-        return head
+        oldest: FutureCore = found
+        return oldest
 
     @cython.locals(future=FutureCore)
     def snapshot(self, now: float) -> Snapshot | None:
@@ -1180,8 +1154,6 @@ class Pool:
         seen: list[Any] = []
         threads: list[threading.Thread] = []
         first: Any = None
-        abandoned = 0
-        longest_abandoned = 0.0
         trash: list[FutureCore] = []
         with self.mutex:
             collects = hold_collector()
@@ -1199,9 +1171,6 @@ class Pool:
                         future = worker.current
                         call = _call_of(future, calls)
                         left = future._abandoned if future._looped else 0.0
-                        if left > 0.0:
-                            abandoned += 1
-                            longest_abandoned = max(longest_abandoned, now - left)
                         seen.append((worker.since, worker.thread, future._lane, worker.waits > 0, left, call))
                 running = len(seen)
                 for future, since in self.away.items():
@@ -1220,10 +1189,8 @@ class Pool:
                     "cancelled": self.cancelled,
                     "rejected": self.rejected,
                     "expired": self.expired,
-                    "abandoned": abandoned,
-                    "longest_abandoned": longest_abandoned,
                     "started": self.started,
-                    "retired": self.retired,
+                    "retired": self.started - len(self.workers),
                     "spilled": self.spilled,
                     "spill_returned": self.returned,
                     "away": away,
@@ -1233,6 +1200,10 @@ class Pool:
         tasks = [Task(*each) for each in seen]
         oldest = None if first is None else Task(*first)
         counts["oldest_wait"] = 0.0 if oldest is None else now - oldest.since
+        left_at = [task.abandoned for task in tasks if task.abandoned > 0.0]
+        counts["abandoned"] = len(left_at)
+        # A loop may have given one up after `now`.
+        counts["longest_abandoned"] = max(0.0, now - min(left_at, default=now))
         counts["longest_running"] = now - min([task.since for task in tasks], default=now)
         return Survey(tasks, oldest, threads, counts)
 
@@ -1240,23 +1211,22 @@ class Pool:
         """Return the figures of `PoolStats`."""
         return self.survey().counts
 
-    @cython.locals(future=FutureCore)
+    def _marked_before(self, before: float) -> FutureCore | None:
+        for future in self.marked:
+            return future if future._queued_at < before else None
+        return None
+
     def overdue(self, before: float) -> bool:
         """Return whether a marked task waits that was queued before `before` (monotonic seconds)."""
         with self.mutex:
-            for future in self.marked:
-                return future._queued_at < before
-        return False
+            return self._marked_before(before) is not None
 
     def take_marked(self, before: float) -> tuple[Any, ...] | None:
         """Take the oldest marked task queued before `before` off the queue; return it, what is to run, its context."""
         # It runs from now on: `bring_home` or `take_back` has to follow.
         with self.mutex:
-            for found in self.marked:
-                if found._queued_at >= before:
-                    return None
-                break
-            else:
+            found = self._marked_before(before)
+            if found is None:
                 return None
             found._code = RUNNING
             call = self.marked.pop(found)
@@ -1342,11 +1312,11 @@ class Pool:
         stayed = []
         mine: Any = None
         for worker in self.workers:
+            if worker.current is not None:
+                lost.append(worker.current)
             if worker is here:
                 stayed.append(worker)
                 mine = worker.current
-            elif worker.current is not None:
-                lost.append(worker.current)
         if caught:
             _search(self, lost, lanes)
         for future in lost:
@@ -1359,8 +1329,6 @@ class Pool:
                     self._clear(worker)
                     worker.first = False
                 self._begin(stayed)
-                if mine is not None and mine._lane is not None:
-                    lanes.add(mine._lane)
                 for lane in lanes:
                     lane.renew()
                 if mine is not None and mine._lane is not None:

@@ -8,7 +8,7 @@ cdef class Pool
 cdef Pool _ORPHANS
 
 from ebbpool._core.future_c cimport FutureCore, _here
-from ebbpool._core.lane_c cimport SEARCHED, LaneCore
+from ebbpool._core.lane_c cimport LaneCore
 from ebbpool._core.worker_c cimport Worker, gap
 
 cdef extern from *:
@@ -48,7 +48,7 @@ cdef class Pool:
     cdef object front, queue, enqueue, dequeue, oldest_first, seekers, record, mark
     cdef list parked, workers, idlers, backlogs, promised
     cdef readonly Py_ssize_t min_workers, ceiling, max_workers, min_spare_workers, max_queue, roused, beyond, headcount
-    cdef readonly Py_ssize_t lent, starting, blocked, surplus, allowed, dead
+    cdef readonly Py_ssize_t starting, blocked, surplus, allowed, dead
     cdef readonly double patience, max_wait
     cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
     cdef bint wrapping, special, turned_away, urgent, timed, minded, held, passed
@@ -56,7 +56,7 @@ cdef class Pool:
     cdef public bint slow_start
     cdef double clock, stale, sought
     cdef long long turned
-    cdef readonly long long expired, taken, failed, cancelled, rejected, started, retired, spilled, returned
+    cdef readonly long long expired, taken, failed, cancelled, rejected, started, spilled, returned
     cdef public Py_ssize_t crowd
     cdef readonly dict away
     cdef dict marked
@@ -65,17 +65,14 @@ cdef class Pool:
     @cython.locals(lane=LaneCore, wait=double, holds=bint)
     cpdef push(self, FutureCore future, bint first=*, object waiter=*, bint in_line=*, bint unbounded=*)
     cdef _enter(self, FutureCore future, bint first)
-    @cython.locals(last=FutureCore)
-    cdef _keep_time(self, LaneCore lane)
+    cdef _keep_time(self, FutureCore future)
     cdef Py_ssize_t _most(self) except -1
     cdef bint _wants_more(self) except -1
     cdef _count_expired(self, FutureCore future)
-    cpdef double wait_left(self, FutureCore future) except -2
     @cython.locals(future=FutureCore, lane=LaneCore)
     cdef list _late(self, double now, list trash)
+    cpdef double wait_left(self, FutureCore future) except -2
     cdef _choose_end(self, double now)
-    cpdef bint stands(self, double now)
-    @cython.locals(oldest=FutureCore)
     cdef FutureCore _next(self, Worker worker)
     cdef _make_room(self)
     cdef _vacate(self, LaneCore lane, bint failed)
@@ -97,7 +94,6 @@ cdef class Pool:
     cdef _rouse_all(self)
     cdef _run(self, object errand, FutureCore future)
     cdef _unpark(self, Worker worker)
-    cdef _watch(self)
     cdef Py_ssize_t _waiting(self) except -1
     cdef bint _lacks_spare(self) except -1
     cdef _special(self)
@@ -110,19 +106,17 @@ cdef class Pool:
     cdef _clear(self, Worker worker)
     cdef _rest(self, Worker worker)
     cdef _remove(self, Worker worker)
-    cdef expire(self, Worker worker)
     cpdef bint runs_here(self) except -1
-    @cython.locals(lane=LaneCore)
+    cdef expire(self, Worker worker)
     cdef bury(self, FutureCore future, int code, bint late)
-    cdef bint _idle(self) except -1
     cdef _tell_idlers(self)
     cpdef forbids(self)
-    cpdef bint await_idle(self, double timeout, LaneCore lane=*, Py_ssize_t remaining=*) except -1
     cdef _trim(self, list trash)
     cdef sweep(self, FutureCore future)
     @cython.locals(line=object, dead=Py_ssize_t)
     cdef _compact(self, LaneCore lane)
     cpdef bring_home(self, FutureCore future, object value, object error, bint cancels=*)
-    @cython.locals(found=FutureCore)
+    @cython.locals(future=FutureCore)
+    cdef FutureCore _marked_before(self, double before)
     cpdef tuple take_marked(self, double before)
     cpdef take_back(self, FutureCore future)

@@ -19,18 +19,15 @@ from ebbpool._errors import QueueTimeout
 class Scope:
     """What may end one call early: after seconds of waiting, or seconds from now on."""
 
-    __slots__ = ("__weakref__", "_callbacks", "asked", "cancelled", "deadline", "max_wait")
+    __slots__ = ("__weakref__", "_callbacks", "asked", "cancelled", "deadline", "latest", "max_wait")
 
     def __init__(self, max_wait: float = inf, deadline: float = inf) -> None:
         self.asked: float = monotonic()
         self.max_wait: float = max_wait
         self.deadline: float = self.asked + deadline  # in monotonic seconds
+        self.latest: float = min(self.asked + max_wait, self.deadline)  # when the call has to begin
         self.cancelled: bool = False  # whether somebody has cancelled the call, or its deadline has passed
         self._callbacks: dict[object, Callable[[], object]] = {}
-
-    def latest(self) -> float:
-        """Return when the call has to begin at the latest (monotonic seconds)."""
-        return min(self.asked + self.max_wait, self.deadline)
 
     def refusal(self) -> QueueTimeout:
         """Return the error in place of a call that has waited for too long."""
@@ -83,11 +80,11 @@ class Deadlines:
         keeper.call_at(scope.deadline, self, weakref.ref(scope, strike))
 
     def wants(self, thing: weakref.ref[Scope]) -> bool:
-        """See `Book.wants`."""
+        """See `timers.Entry`."""
         return thing() is not None
 
     def fire(self, thing: weakref.ref[Scope]) -> None:
-        """See `Book.fire`."""
+        """See `timers.Entry`."""
         scope = thing()
         if scope is not None:
             scope.cancel()

@@ -60,7 +60,7 @@ class Waiter:
         self.bell.acquire()
         self.rung = False  # whether it has been rung for and has not yet looked at the permits
         self.granted = False  # whether it has its permit; it is then no longer among the waiters
-        self.starved = False  # whether it was rung for once and found the permit gone
+        self.starved = False  # whether it has woken: it may have found the permit gone, and is handed the next
         self.thread = get_ident()
         self.forks = _forks  # those that this process had been through when the wait began
 
@@ -159,47 +159,30 @@ class SemaphoreCore:
         # Invariant: an error from here on leaves no waiter behind, and loses no permit that was handed to it.
         try:
             with self._mutex:
-                over = waiter.granted = self._value > 0
-                if over:
-                    self._value -= 1
-                else:
-                    self._waiters.append(waiter)
+                self._waiters.append(waiter)
+                self._serve(False)
+            over = False
             while not over:
-                rung = waiter.bell.acquire(True, limit)
+                told = waiter.bell.acquire(True, limit)
                 with self._mutex:
-                    over = self._try_take(waiter, rung)
+                    waiter.starved = True
+                    self._serve(False)
+                    # Before `over`: a signal handler may serve it between any two of these lines.
+                    waiter.rung = False
+                    over = waiter.granted or not told
+                    if over and not waiter.granted:
+                        self._strike(waiter)
                 if limit >= 0.0:
                     limit = max(0.0, deadline - monotonic())
         except BaseException:
             with self._mutex:
-                self._give_up(waiter)
+                if waiter.granted:
+                    self._value += 1
+                else:
+                    self._strike(waiter)
+                self._serve(False)
             raise
         return bool(waiter.granted)
-
-    def _try_take(self, waiter: Waiter, rung: bool) -> bool:
-        """Let a waiter that woke take a permit, or leave if it was not `rung` for; return whether it is done."""
-        if waiter.granted:
-            return True
-        waiter.rung = False
-        if self._value > 0 and self._head() is waiter:
-            waiter.granted = True
-            self._value -= 1
-            del self._waiters[0]
-        elif rung:
-            waiter.starved = True
-            return False
-        else:
-            self._strike(waiter)
-        self._serve(False)
-        return True
-
-    def _give_up(self, waiter: Waiter) -> None:
-        if waiter.granted:
-            waiter.granted = False
-            self._value += 1
-        else:
-            self._strike(waiter)
-        self._serve(False)
 
     def _strike(self, waiter: Waiter) -> None:
         try:

@@ -24,11 +24,8 @@ cdef class SemaphoreCore:
     @cython.locals(count=Py_ssize_t, excess=bint)
     cpdef release(self, object n=*)
     cdef _check_made(self)
-    cdef _refuse(self, object n)
-    @cython.locals(waiter=Waiter, limit=double, deadline=double, rung=bint, over=bint)
+    @cython.locals(waiter=Waiter, limit=double, deadline=double, told=bint, over=bint)
     cdef bint _wait(self, object timeout) except -1
-    cdef bint _try_take(self, Waiter waiter, bint rung) except -1
-    cdef _give_up(self, Waiter waiter)
     cdef _strike(self, Waiter waiter)
     @cython.locals(head=Waiter)
     cdef Waiter _head(self)

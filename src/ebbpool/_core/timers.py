@@ -7,9 +7,9 @@ import threading
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ebbpool._core import uncompiled as cython
 
@@ -17,49 +17,38 @@ if not TYPE_CHECKING and cython.compiled:
     import cython
 if not cython.compiled:
     # For compiled code timers_c.pxd declares these.
-    from ebbpool._core.uncompiled import CANCELLED, fence
+    from ebbpool._core.uncompiled import CANCELLED, breathe, fence
 
-FOLD = 128  # new entries, and swept ones, that one visit deals with: looks at pools must not wait for more
+FOLD = 128  # new entries that one visit deals with: looks at pools must not wait for more
 VOID = 64  # the heap is swept if at least so many entries are void, and they are half of it
 
 
-class Book(Protocol):
-    """The owner of entries."""
+Entry = tuple[float, int, Any, Any]
+"""When it is due, a number that decides ties in order of arrival, its book, and the thing that waits.
 
-    def wants(self, thing: Any) -> bool:
-        """Return whether `thing` still waits for its time; asked in the timekeeper's thread."""
-
-    def fire(self, thing: Any) -> None:
-        """Deal with `thing`, whose time has come, in the timekeeper's thread. Must not block or run user code."""
-
-
-Entry = tuple[float, int, Book, Any]
-"""When it is due, a number that decides ties in order of arrival, its owner, and the thing that waits."""
+The timekeeper's thread asks `book.wants(thing)` whether that still waits, and calls `book.fire(thing)` when its time
+has come, which must not block or run user code.
+"""
 
 
 class Alarms:
     """The entries. `add` and `void` may be called by any thread, the other methods only by one thread.
 
     Added entries wait in a deque until that thread puts them into the heap. An entry is void when its book no longer
-    wants it. Void entries stay where they are until they are half of the heap; then the others are moved to a fresh
-    heap, in slices. Both are valid heaps all the while, because a heap without its last item is still a heap.
+    wants it. Void entries stay where they are until they are half of the heap; then it is made anew of the others.
     """
 
     def __init__(self) -> None:
         self._arrived: deque[Entry] = deque()
         self._arrive: Callable[[Entry], None] = self._arrived.append
         self._heap: list[Entry] = []
-        self._old: list[Entry] = []
         self._voids: deque[None] = deque()
         self._numbers: itertools.count[int] = itertools.count(1)
 
     def __len__(self) -> int:
-        return self._count()
+        return len(self._arrived) + len(self._heap)
 
-    def _count(self) -> int:
-        return len(self._arrived) + len(self._heap) + len(self._old)
-
-    def add(self, due: float, book: Book, thing: Any) -> bool:
+    def add(self, due: float, book: Any, thing: Any) -> bool:
         """Add an entry, in any thread, without a lock; return whether it is time for `merge`."""
         number = next(self._numbers)
         self._arrive((due, number, book, thing))
@@ -71,29 +60,27 @@ class Alarms:
         return self._crowded()
 
     def _crowded(self) -> bool:
-        return len(self._voids) >= VOID and 2 * len(self._voids) >= self._count()
+        return len(self._voids) >= VOID and 2 * len(self._voids) >= len(self)
 
     def merge(self) -> bool:
-        """Take in added entries and throw out void ones, a slice of each; return whether there is more to do."""
+        """Take in some of the added entries, and throw out the void ones; return whether there is more to do."""
         arrived = self._arrived
         for _ in range(min(len(arrived), FOLD)):
             entry = arrived.popleft()
             if entry[2].wants(entry[3]):
                 heappush(self._heap, entry)
-        if not self._old and self._needs_sweep():
-            self._voids.clear()
-            self._old, self._heap = self._heap, self._old
-        old = self._old
-        for _ in range(min(len(old), FOLD)):
-            entry = old.pop()
-            if entry[2].wants(entry[3]):
-                heappush(self._heap, entry)
-        # Entries may have become void in the course of a sweep that ends here.
-        return bool(arrived or old or self._needs_sweep())
-
-    def _needs_sweep(self) -> bool:
         # If all entries are void, they are swept however few they are.
-        return self._crowded() or 0 < self._count() <= len(self._voids)
+        if self._crowded() or 0 < len(self) <= len(self._voids):
+            self._voids.clear()
+            wanted: list[Entry] = []
+            for entry in self._heap:
+                if cython.compiled:
+                    breathe()
+                if entry[2].wants(entry[3]):
+                    wanted.append(entry)
+            heapify(wanted)
+            self._heap = wanted
+        return bool(arrived)
 
     def arrived(self) -> bool:
         """Return whether entries were added that have not been taken in yet."""
@@ -104,17 +91,11 @@ class Alarms:
 
     def next_due(self) -> float:
         """Return when the first entry is due, infinity if there is none; entries not taken in yet do not count."""
-        first = self._first()
-        return first[0][0] if first else inf
+        return self._heap[0][0] if self._heap else inf
 
     def pop_due(self, now: float) -> Entry | None:
         """Remove and return the first entry that is due at `now`; None if none is."""
-        first = self._first()
-        return heappop(first) if first and first[0][0] <= now else None
-
-    def _first(self) -> list[Entry]:
-        heap, old = self._heap, self._old
-        return old if old and (not heap or old[0] < heap[0]) else heap
+        return heappop(self._heap) if self._heap and self._heap[0][0] <= now else None
 
 
 class KeeperCore:
@@ -137,7 +118,7 @@ class KeeperCore:
         """Start the thread if it does not run."""
         raise NotImplementedError
 
-    def call_at(self, due: float, book: Book, thing: Any) -> None:
+    def call_at(self, due: float, book: Any, thing: Any) -> None:
         """Have `book.fire(thing)` called in the timekeeper's thread at `due`; takes no lock while the thread runs."""
         crowded = self._alarms.add(due, book, thing)
         if cython.compiled:
@@ -200,11 +181,11 @@ class Timers:
         self.add(executor, future, self.keeper.clock() + delay)
 
     def wants(self, thing: Any) -> bool:
-        """See `Book.wants`. A future that is done is struck off at once, so it need not be looked for in `waiting`."""
+        """See `Entry`. A future that is done is struck off at once, so it need not be looked for in `waiting`."""
         return bool(thing._code < CANCELLED)
 
     def fire(self, thing: Any) -> None:
-        """See `Book.fire`."""
+        """See `Entry`."""
         executor = self.waiting.get(thing)
         # In a closed pool, `close` cancels the future, in the thread that shuts down, where callbacks may run. So the
         # future stays in `waiting` until it is queued: the pool may be closed at this very moment.

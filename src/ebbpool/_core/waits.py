@@ -14,7 +14,10 @@ class Here(threading.local):
     """What the calling thread is. The defaults spare each look in other threads the making of an `AttributeError`."""
 
     worker: Any = None
-    keeps_time: bool = False
+    keeps_time: bool = False  # whether it is the timekeeper's, which must not wait for any pool
+
+
+here = Here()
 
 
 class Observers(list[Any]):

@@ -47,9 +47,8 @@ class Worker:
         self.waits: int = 0  # waits for its own pool, one within the other
         self.searching = searching
         self.starting: bool = True
-        self.fresh: bool = True  # whether `Pool._arrived` has something to clear
+        self.fresh: bool = True  # whether it starts or was woken, and has not come to the queue yet
         self.parked: bool = False
-        self.roused: bool = False
         self.expired: bool = False
         self.leaving: bool = False
 
@@ -188,14 +187,12 @@ def perform(future: FutureCore) -> None:
     future._code = RUNNING
     value = error = None
     context = future._given_context(True)
-    if cython.compiled and context is not None:
-        enter(context)
+    if context is not None:
+        fn, args = context.run, (fn, *args)
     try:
         value = fn(*args, **kwargs) if type(kwargs) is dict else fn(*args)  # type: ignore[misc]  # it was pending
     except BaseException as caught:
         error = _trimmed(caught)
-    if cython.compiled and context is not None:
-        leave(context)
     future._drop_call()
     fn = args = kwargs = None
     with future._pool.mutex:
@@ -204,16 +201,6 @@ def perform(future: FutureCore) -> None:
             future._pool.failed += 1
     future._conclude(RUNNING, RUNNING, FINISHED, value, error)
     value = error = None
-
-
-def keep_time(keeps: bool = True) -> None:
-    """Set whether the calling thread is the timekeeper's, which must not wait for any pool."""
-    _here.keeps_time = keeps
-
-
-def current_worker() -> Any:
-    """Return the calling thread's `Worker`, or None."""
-    return _here.worker
 
 
 @cython.locals(worker=Worker, future=FutureCore)

@@ -13,7 +13,8 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker, current_worker
+from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker
+from ebbpool._core.waits import here
 from ebbpool._interpreter import GIL_ENABLED, available_cpus
 from ebbpool._pool import lifecycle
 from ebbpool._pool.admission import Admission, Restraint
@@ -197,7 +198,8 @@ class Crew:
         except BaseException:
             LOGGER.critical("Exception in initializer:", exc_info=True)
             self.cause = "A thread initializer failed, the thread pool is not usable anymore"
-            for future in self.pool.break_up():
+            self.pool.close(broken=True)
+            for future in self.pool.waiting():
                 future.reject(BrokenThreadPool(self.cause))
             self.timers.close(BrokenThreadPool(self.cause))
             self.pool.dismiss(worker, None)
@@ -226,7 +228,7 @@ class Crew:
 
     def part(self, timeout: float | None) -> None:
         """Have the timekeeper end if no pool needs it, and wait for that: `timeout` or `PATIENCE` seconds at most."""
-        if current_worker() is not None:
+        if here.worker is not None:
             # Not waited for here: the worker's own pool may need the timekeeper.
             timekeeper.consider()
         else:

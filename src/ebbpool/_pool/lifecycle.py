@@ -13,7 +13,8 @@ from itertools import chain, count
 from time import monotonic
 from typing import Any, Final
 
-from ebbpool._core.accel import keep_time, orphans
+from ebbpool._core.accel import orphans
+from ebbpool._core.waits import here
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.threads import WorkerThread, forget_loans
 from ebbpool._pool.timekeeper import timekeeper
@@ -133,7 +134,7 @@ def _renew() -> None:
     # of it. Instead, state that a thread of the parent may have been changing is not trusted.
     global _naming
     _naming = threading.RLock()
-    keep_time(False)
+    here.keeps_time = False
     timekeeper.renew()
     orphans.reopen()
     for crew in live():

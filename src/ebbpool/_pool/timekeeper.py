@@ -13,7 +13,8 @@ from math import inf
 from time import monotonic, process_time
 from typing import NamedTuple, Protocol
 
-from ebbpool._core.accel import KeeperCore, keep_time
+from ebbpool._core.accel import KeeperCore
+from ebbpool._core.waits import here
 from ebbpool._pool.threads import WorkerThread
 
 LOGGER = logging.getLogger("concurrent.futures")
@@ -148,7 +149,7 @@ class Timekeeper(KeeperCore):
     def _run(self) -> None:
         # From here on, waiting for a pool in this thread is an error: a finaliser, which may run in any thread, would
         # hold up every pool.
-        keep_time()
+        here.keeps_time = True
         me = threading.current_thread()
         with self._starting:
             # `_launch` holds this lock until it has set `_thread`.
