@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.common import A_MOMENT, STACKS, TIMEOUT, Background, Gate, environment, eventually
+from support.common import A_MOMENT, STACKS, TIMEOUT, Background, Gate, environment, eventually, python
 
 import ebbpool
 from ebbpool import AdaptiveExecutor, monitor
@@ -119,11 +119,6 @@ def test_a_process_is_found_by_its_number(held: str, top: Top, capsys: pytest.Ca
         assert f"{os.getpid():>7}  {held}" in out and other not in out
 
 
-def test_nobody_listens(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._top.run.everyone", list)
-    assert re.search(r"no process of yours is listening\..*top PID.*EBBPOOL_MONITOR", top.fails(), re.DOTALL)
-
-
 def test_one_that_does_not_answer_is_waited_for_and_not_asked_again(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,7 +184,9 @@ def test_what_is_no_monitor_or_another_one_is_said_to_be(
     assert reason != "does not understand" or f"this version, {ebbpool.__version__}" in told
 
 
-def test_paths_where_nobody_listens(path: str, top: Top) -> None:
+def test_nobody_listens(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebbpool._top.run.everyone", list)
+    assert re.search(r"no process of yours is listening\..*top PID.*EBBPOOL_MONITOR", top.fails(), re.DOTALL)
     assert top.fails(path) == f"python -m ebbpool top: there is no {path!r}\n"
     with listening(path):
         pass
@@ -220,19 +217,18 @@ def test_a_process_that_is_stopped_and_ends_is_said_to_have_ended(path: str, top
 
 
 @needs_proc
-def test_processes_that_are_gone_and_that_of_another_user(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_are_gone_or_of_another_user_and_a_python_that_cannot_attach(
+    top: Top, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert top.fails(10**9) == "python -m ebbpool top: there is no process 1000000000\n"
     process = subprocess.Popen([sys.executable, "-c", ""])
     eventually(lambda: ") Z " in Path(f"/proc/{process.pid}/stat").read_text())
     for _ in ("while it is a zombie", "once it is gone"):
         assert f"there is no process {process.pid}" in top.fails(process.pid)
         process.wait()
-    monkeypatch.setattr(os, "geteuid", lambda: 4001)
-    assert "belongs to another user; try: sudo" in top.fails(os.getpid())
-
-
-@needs_proc
-def test_a_python_without_remote_exec_says_what_to_do(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as other:
+        other.setattr(os, "geteuid", lambda: 4001)
+        assert "belongs to another user; try: sudo" in top.fails(os.getpid())
     monkeypatch.delattr(sys, "remote_exec", raising=False)
     told = "cannot attach to it: that needs CPython 3.14 or later.*Start it with EBBPOOL_MONITOR=PATH"
     assert re.search(told, top.fails(os.getpid()), re.DOTALL)
@@ -274,9 +270,8 @@ def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(sys, "remote_exec", lambda *_: None, raising=False)
     attached = processes.Attached(os.getpid())
     path = Path(attached.path)
-    modes = [
-        (each.stat().st_uid, each.stat().st_mode & 0o777) for each in (path.parent, path.parent / "script.py", path)
-    ]
+    found = [each.stat() for each in (path.parent, path.parent / "script.py", path)]
+    modes = [(each.st_uid, each.st_mode & 0o777) for each in found]
     assert modes == [(0, 0o711), (0, 0o644), (65534, 0o600)], "that user may connect, and nothing else"
     attached.close(True)
     assert list(short_path.iterdir()) == []
@@ -412,14 +407,8 @@ def test_one_screen(held: str, capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert any(line.startswith("web ") and "1/1" in line for line in lines)
     assert any(line.startswith("STACK of ") and "web_0" in line for line in lines)
     assert not any("\x1b" in line for line in lines)
-
-
-@needs_rich
-def test_an_encoding_without_the_bars_will_do(held: str) -> None:
-    command = [sys.executable, "-m", "ebbpool", "top", held, "--once"]
-    ascii_only = environment() | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, env=ascii_only)
-    assert done.returncode == 0 and "web" in done.stdout, done.stderr
+    done = python("-m", "ebbpool", "top", held, "--once", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "web" in done.stdout, f"without the bars: {done.stderr}"
 
 
 def test_showing_without_rich_says_what_to_install(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
