@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import concurrent.futures.thread
 import functools
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from concurrent.futures.thread import BrokenThreadPool as StdBrokenThreadPool
 from http.server import HTTPServer, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import BaseRequestHandler, StreamRequestHandler, TCPServer, ThreadingTCPServer
 from typing import Any, assert_type
@@ -35,7 +34,7 @@ def are_the_standard_kinds(pool: AdaptiveExecutor, lane: Lane, future: Future[in
     executors: list[ThreadPoolExecutor] = [pool, lane]
     a_future: concurrent.futures.Future[int] = future
     full: type[RuntimeError] = ebbpool.QueueFull
-    broken: type[StdBrokenThreadPool] = ebbpool.BrokenThreadPool
+    broken: type[concurrent.futures.thread.BrokenThreadPool] = ebbpool.BrokenThreadPool
     print(executors, a_future, full, broken)
     assert_type(ebbpool.COMPILED, bool)
     assert_type(ebbpool.__version__, str)
