@@ -40,8 +40,7 @@ def shared(theirs: Any, ours: Any) -> Any:
 
 
 def test_it_fits_the_schema() -> None:
-    pytest.importorskip("grafana_foundation_sdk")
-    dashboard = importlib.import_module("grafana_foundation_sdk.models.dashboard")
+    dashboard = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
     encoder = importlib.import_module("grafana_foundation_sdk.cog.encoder")
     # Grafana's own classes for the options of panels, which leave out what the schema does not have.
     importlib.import_module("grafana_foundation_sdk.cog.plugins").register_default_plugins()
