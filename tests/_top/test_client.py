@@ -58,22 +58,16 @@ def path(short_path: Path) -> str:
 
 
 @contextmanager
-def program(script: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+def program(script: str) -> Iterator[subprocess.Popen[str]]:
     """Run `script` in a process of its own until the block is left; wait until it has printed a line."""
-    process: subprocess.Popen[str] = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment() | environ,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    command, pipe = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment()) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
 
 
 @contextmanager
@@ -198,14 +192,7 @@ def test_nobody_listens(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="the platform cannot stop processes")
 def test_a_process_that_is_stopped_and_ends_is_said_to_have_ended(path: str, top: Top) -> None:
-    script = f"""
-    import sys
-    from ebbpool import monitor
-    monitor.listen({path!r})
-    print("listens", flush=True)
-    sys.stdin.read()
-    """
-    with program(script) as process:
+    with waiting(f"from ebbpool import monitor; monitor.listen({path!r})") as process:
         assert top.shown(path)["pid"] == process.pid
         # As silent as one whose GIL is held.
         process.send_signal(signal.SIGSTOP)
@@ -284,11 +271,11 @@ def await_sleep(process: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def unprepared(imports: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a process that has not prepared to be looked at, whose main thread waits for a line."""
+def waiting(first: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that does what is to be done `first`, and whose main thread waits for a line."""
     script = f"""
     import sys, threading
-    {imports}
+    {first}
     print("runs", flush=True)
     for line in iter(sys.stdin.readline, ""):
         print(threading.active_count(), flush=True)
@@ -358,7 +345,7 @@ def test_what_hangs_is_seen_from_outside(top: Top, monkeypatch: pytest.MonkeyPat
 def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
     from ebbpool._top import client, processes
 
-    with unprepared("import ebbpool; pool = ebbpool.AdaptiveExecutor(3, 'unprepared')") as there:
+    with waiting("import ebbpool; pool = ebbpool.AdaptiveExecutor(3, 'unprepared')") as there:
         pid = there.pid
         threads = Path(f"/proc/{pid}/task")
         before = sorted(threads.iterdir())
@@ -379,7 +366,7 @@ def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
 
 @needs_attaching
 def test_a_process_without_ebbpool_says_so(temporary: Path, top: Top) -> None:
-    with unprepared("") as there:
+    with waiting("") as there:
         call = Background(lambda: top.fails(there.pid, "--json"))
         assert call.still_waits()
         go_on(there)
@@ -391,7 +378,7 @@ def test_a_process_without_ebbpool_says_so(temporary: Path, top: Top) -> None:
 def test_one_who_leaves_before_the_process_comes_to_it_leaves_nothing(temporary: Path) -> None:
     from ebbpool._top import processes
 
-    with unprepared("import ebbpool") as there:
+    with waiting("import ebbpool") as there:
         processes.Attached(there.pid).close(False)
         assert len(list(temporary.iterdir())) == 1
         assert go_on(there) == 1
