@@ -16,13 +16,12 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
 from support import cluster as remote
-from support.common import Background, eventually
+from support.common import Background, eventually, python
 from support.dask import LIMIT, Held, await_two, kill, making, packing
 from support.server import reserved_port
 
@@ -69,10 +68,7 @@ class Storm:
     def grow(self, more: int) -> None:
         """Wait until so many more calls have been submitted."""
         wanted = len(self.futures) + more
-        deadline = monotonic() + (600 if LONG else LIMIT)
-        while len(self.futures) < wanted:
-            assert monotonic() < deadline, f"{wanted - len(self.futures)} calls are missing"
-            self.over.wait(0.01)
+        eventually(lambda: len(self.futures) >= wanted, "calls are submitted", 600.0 if LONG else LIMIT)
 
     def ended(self) -> Counter[str]:
         """End it; see to it that each call has one fate; return how many had which."""
@@ -219,14 +215,11 @@ def test_a_large_argument_is_lost_with_its_only_worker(two_workers: Client) -> N
 def test_the_scheduler_is_killed(tmp_path: Path) -> None:
     script = """
 from distributed import LocalCluster
-if __name__ == "__main__":
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster:
-        print(cluster.scheduler_address, flush=True)
-        input()
+with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster:
+    print(cluster.scheduler_address, flush=True)
+    input()
 """
-    path = tmp_path / "scheduler.py"
-    path.write_text(script)
-    command = [sys.executable, str(path)]
+    command = [sys.executable, "-c", script]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert process.stdin is not None and process.stdout is not None
     with process, process.stdin, process.stdout:
@@ -302,7 +295,7 @@ def test_calls_end_where_the_connection_does_not_come_back(two: Any) -> None:
         pool.shutdown(timeout=LIMIT)
 
 
-def test_more_than_fits_goes_to_and_fro_piece_by_piece(tmp_path: Path) -> None:
+def test_more_than_fits_goes_to_and_fro_piece_by_piece() -> None:
     """The memory of a process of its own is measured, and that of its workers."""
     pieces, size = (100, 100 << 20) if LONG else (20, 8 << 20)
     script = f"""
@@ -310,30 +303,25 @@ from collections import deque
 from distributed import Client, LocalCluster
 from ebbpool.dask import ClusterExecutor
 from support import cluster as remote
-
-if __name__ == "__main__":
-    block = bytes({size} - 8)
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-        ClusterExecutor(client, window=1.0, max_queue=1) as pool,
-    ):
-        before = remote.peak(), max(client.run(remote.peak).values())
-        waiting = deque()
-        for number in [*range({pieces}), None, None, None]:
-            if len(waiting) > 2 or number is None:
-                then, future = waiting.popleft()
-                result = future.result()
-                assert len(result) == {size} and result[:8] == then.to_bytes(8, "big")
-                del result, future
-            if number is not None:
-                waiting.append((number, pool.submit(bytearray, number.to_bytes(8, "big") + block)))
-        print(remote.peak() - before[0], max(client.run(remote.peak).values()) - before[1])
+block = bytes({size} - 8)
+with (
+    LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+    Client(cluster, set_as_default=False) as client,
+    ClusterExecutor(client, window=1.0, max_queue=1) as pool,
+):
+    before = remote.peak(), max(client.run(remote.peak).values())
+    waiting = deque()
+    for number in [*range({pieces}), None, None, None]:
+        if len(waiting) > 2 or number is None:
+            then, future = waiting.popleft()
+            result = future.result()
+            assert len(result) == {size} and result[:8] == then.to_bytes(8, "big")
+            del result, future
+        if number is not None:
+            waiting.append((number, pool.submit(bytearray, number.to_bytes(8, "big") + block)))
+    print(remote.peak() - before[0], max(client.run(remote.peak).values()) - before[1])
 """
-    path = tmp_path / "pieces.py"
-    path.write_text(script)
-    command = [sys.executable, "-W", "ignore", str(path)]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=800, env=ENVIRONMENT)
+    told = python("-W", "ignore", "-c", script, timeout=800.0, **ENVIRONMENT)
     assert told.returncode == 0, told.stderr
     here, there = map(float, told.stdout.split())
     # Of each piece that is on its way there are some copies here, where the scheduler is, too, and some there.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import re
-import threading
 
 import pytest
 from support.common import (
@@ -18,7 +17,6 @@ from support.common import (
     Background,
     Boom,
     Gate,
-    all_end,
     eventually,
     fail,
     needs_fork,
@@ -58,12 +56,9 @@ def test_nothing_is_lost_between_many_workers_and_readers() -> None:
             buckets.record(0.5, 2.0)
 
     with tight_switching():
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
+        calls = [Background(work) for _ in range(4)]
+        while not all(call.over.is_set() for call in calls):
             buckets.amounts()
-        assert all_end(threads)
     found = buckets.amounts()
     assert found["ebbpool.task.wait.duration", "", "1.0"] == 4 * rounds
     assert found["ebbpool.task.run.duration", "", "+Inf"] == 4 * rounds

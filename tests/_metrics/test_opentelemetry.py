@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -16,8 +17,6 @@ from support.metrics import NAMES, busy_pool, expected, sampled, without_times
 
 import ebbpool.opentelemetry
 from ebbpool import AdaptiveExecutor
-
-Metrics = dict[tuple[str, str, str], float]
 
 
 class Meters:
@@ -36,9 +35,9 @@ class Meters:
         assert (scope.scope.name, scope.scope.version) == ("ebbpool", ebbpool.__version__)
         return {metric.name: metric for metric in scope.metrics}
 
-    def by_pool(self) -> dict[str, Metrics]:
+    def by_pool(self) -> dict[str, dict[tuple[str, str, str], float]]:
         """The metrics of each pool, as `expected` writes them."""
-        found: dict[str, Metrics] = {}
+        found: dict[str, Any] = {}
         for name, metric in self.metrics().items():
             for point in metric.data.data_points:
                 labels = dict(point.attributes)
@@ -84,22 +83,18 @@ def test_names_units_and_kinds(meters: Meters) -> None:
         assert lane.stats().limit == 1
 
 
-def test_one_reading_for_each_collection(meters: Meters, monkeypatch: pytest.MonkeyPatch) -> None:
-    with AdaptiveExecutor(thread_name_prefix="once") as pool:
-        calls = []
-        stats = AdaptiveExecutor.stats
-
-        def counted(self: AdaptiveExecutor) -> Any:
-            calls.append(self)
-            return stats(self)
-
-        monkeypatch.setattr(AdaptiveExecutor, "stats", counted)
-        with ebbpool.opentelemetry.instrument(meters.provider, pools=[pool]):
-            for collections in range(1, 4):
-                assert "once" in meters.by_pool()
-                assert len(calls) == 2 * collections - 1
-                assert meters.other.get_metrics_data() is not None
-                assert len(calls) == 2 * collections
+def test_one_reading_for_each_collection(meters: Meters) -> None:
+    counting = mock.patch.object(AdaptiveExecutor, "stats", autospec=True, side_effect=AdaptiveExecutor.stats)
+    with (
+        AdaptiveExecutor(thread_name_prefix="once") as pool,
+        ebbpool.opentelemetry.instrument(meters.provider, pools=[pool]),
+        counting as stats,
+    ):
+        for collections in range(1, 4):
+            assert "once" in meters.by_pool()
+            assert stats.call_count == 2 * collections - 1
+            assert meters.other.get_metrics_data() is not None
+            assert stats.call_count == 2 * collections
 
 
 def test_a_provider_is_instrumented_once_at_a_time_beside_others(

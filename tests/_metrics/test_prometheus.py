@@ -238,29 +238,26 @@ TASKS = """
 """
 
 
-def test_what_processes_have_counted_is_added_up_and_stays(together: CollectorRegistry) -> None:
-    for tasks in (3, 4):
-        assert output_of(f"work({tasks})", TASKS) == []
+FORKING = """
+    work(3)
+    if os.fork() == 0:
+        work(3)
+        sys.exit()
+    os.wait()
+    work(1)
+"""
+pypy = pytest.mark.skipif(sys.implementation.name == "pypy", reason="no thread is started in a fork there")
+
+
+@pytest.mark.parametrize("scripts", [["work(3)", "work(4)"], pytest.param([FORKING], marks=[needs_fork, pypy])])
+def test_what_processes_have_counted_is_added_up_once_and_stays(
+    together: CollectorRegistry, scripts: list[str]
+) -> None:
+    for script in scripts:
+        assert output_of(script, TASKS) == []
     found = {(sample.name, *sample.labels.values()): sample.value for sample in samples(together)}
     assert found["ebbpool_task_submissions_total", "web"] == 7
     assert found["ebbpool_thread_starts_total", "web"] == found["ebbpool_thread_exits_total", "web"] == 2
     assert found["ebbpool_threads", "web", "idle"] == found["ebbpool_thread_limit", "web"] == 0
     for kind in ("wait", "run"):
         assert found[f"ebbpool_task_{kind}_duration_seconds_count", "web"] == 7
-
-
-@needs_fork
-@pytest.mark.skipif(sys.implementation.name == "pypy", reason="no thread is started in a fork there")
-def test_a_forked_process_does_not_count_again_what_its_parent_has(together: CollectorRegistry) -> None:
-    script = """
-        work(3)
-        if os.fork() == 0:
-            work(2)
-            sys.exit()
-        os.wait()
-        work(1)
-    """
-    assert output_of(script, TASKS) == []
-    found = {(sample.name, *sample.labels.values()): sample.value for sample in samples(together)}
-    assert found["ebbpool_task_submissions_total", "web"] == 6
-    assert found["ebbpool_task_run_duration_seconds_count", "web"] == 6

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.common import A_MOMENT, STACKS, TIMEOUT, Background, Gate, environment, eventually
+from support.common import A_MOMENT, STACKS, TIMEOUT, Background, Gate, environment, eventually, python
 
 import ebbpool
 from ebbpool import AdaptiveExecutor, monitor
@@ -58,22 +58,16 @@ def path(short_path: Path) -> str:
 
 
 @contextmanager
-def program(script: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+def program(script: str) -> Iterator[subprocess.Popen[str]]:
     """Run `script` in a process of its own until the block is left; wait until it has printed a line."""
-    process: subprocess.Popen[str] = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment() | environ,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    command, pipe = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment()) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
 
 
 @contextmanager
@@ -117,11 +111,6 @@ def test_a_process_is_found_by_its_number(held: str, top: Top, capsys: pytest.Ca
         assert main(["top"]) == 0
         out = capsys.readouterr().out
         assert f"{os.getpid():>7}  {held}" in out and other not in out
-
-
-def test_nobody_listens(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._top.run.everyone", list)
-    assert re.search(r"no process of yours is listening\..*top PID.*EBBPOOL_MONITOR", top.fails(), re.DOTALL)
 
 
 def test_one_that_does_not_answer_is_waited_for_and_not_asked_again(
@@ -189,7 +178,9 @@ def test_what_is_no_monitor_or_another_one_is_said_to_be(
     assert reason != "does not understand" or f"this version, {ebbpool.__version__}" in told
 
 
-def test_paths_where_nobody_listens(path: str, top: Top) -> None:
+def test_nobody_listens(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebbpool._top.run.everyone", list)
+    assert re.search(r"no process of yours is listening\..*top PID.*EBBPOOL_MONITOR", top.fails(), re.DOTALL)
     assert top.fails(path) == f"python -m ebbpool top: there is no {path!r}\n"
     with listening(path):
         pass
@@ -201,14 +192,7 @@ def test_paths_where_nobody_listens(path: str, top: Top) -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="the platform cannot stop processes")
 def test_a_process_that_is_stopped_and_ends_is_said_to_have_ended(path: str, top: Top) -> None:
-    script = f"""
-    import sys
-    from ebbpool import monitor
-    monitor.listen({path!r})
-    print("listens", flush=True)
-    sys.stdin.read()
-    """
-    with program(script) as process:
+    with waiting(f"from ebbpool import monitor; monitor.listen({path!r})") as process:
         assert top.shown(path)["pid"] == process.pid
         # As silent as one whose GIL is held.
         process.send_signal(signal.SIGSTOP)
@@ -220,19 +204,18 @@ def test_a_process_that_is_stopped_and_ends_is_said_to_have_ended(path: str, top
 
 
 @needs_proc
-def test_processes_that_are_gone_and_that_of_another_user(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_are_gone_or_of_another_user_and_a_python_that_cannot_attach(
+    top: Top, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert top.fails(10**9) == "python -m ebbpool top: there is no process 1000000000\n"
     process = subprocess.Popen([sys.executable, "-c", ""])
     eventually(lambda: ") Z " in Path(f"/proc/{process.pid}/stat").read_text())
     for _ in ("while it is a zombie", "once it is gone"):
         assert f"there is no process {process.pid}" in top.fails(process.pid)
         process.wait()
-    monkeypatch.setattr(os, "geteuid", lambda: 4001)
-    assert "belongs to another user; try: sudo" in top.fails(os.getpid())
-
-
-@needs_proc
-def test_a_python_without_remote_exec_says_what_to_do(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as other:
+        other.setattr(os, "geteuid", lambda: 4001)
+        assert "belongs to another user; try: sudo" in top.fails(os.getpid())
     monkeypatch.delattr(sys, "remote_exec", raising=False)
     told = "cannot attach to it: that needs CPython 3.14 or later.*Start it with EBBPOOL_MONITOR=PATH"
     assert re.search(told, top.fails(os.getpid()), re.DOTALL)
@@ -274,9 +257,8 @@ def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(sys, "remote_exec", lambda *_: None, raising=False)
     attached = processes.Attached(os.getpid())
     path = Path(attached.path)
-    modes = [
-        (each.stat().st_uid, each.stat().st_mode & 0o777) for each in (path.parent, path.parent / "script.py", path)
-    ]
+    found = [each.stat() for each in (path.parent, path.parent / "script.py", path)]
+    modes = [(each.st_uid, each.st_mode & 0o777) for each in found]
     assert modes == [(0, 0o711), (0, 0o644), (65534, 0o600)], "that user may connect, and nothing else"
     attached.close(True)
     assert list(short_path.iterdir()) == []
@@ -289,11 +271,11 @@ def await_sleep(process: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def unprepared(imports: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a process that has not prepared to be looked at, whose main thread waits for a line."""
+def waiting(first: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that does what is to be done `first`, and whose main thread waits for a line."""
     script = f"""
     import sys, threading
-    {imports}
+    {first}
     print("runs", flush=True)
     for line in iter(sys.stdin.readline, ""):
         print(threading.active_count(), flush=True)
@@ -363,7 +345,7 @@ def test_what_hangs_is_seen_from_outside(top: Top, monkeypatch: pytest.MonkeyPat
 def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
     from ebbpool._top import client, processes
 
-    with unprepared("import ebbpool; pool = ebbpool.AdaptiveExecutor(3, 'unprepared')") as there:
+    with waiting("import ebbpool; pool = ebbpool.AdaptiveExecutor(3, 'unprepared')") as there:
         pid = there.pid
         threads = Path(f"/proc/{pid}/task")
         before = sorted(threads.iterdir())
@@ -384,7 +366,7 @@ def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
 
 @needs_attaching
 def test_a_process_without_ebbpool_says_so(temporary: Path, top: Top) -> None:
-    with unprepared("") as there:
+    with waiting("") as there:
         call = Background(lambda: top.fails(there.pid, "--json"))
         assert call.still_waits()
         go_on(there)
@@ -396,7 +378,7 @@ def test_a_process_without_ebbpool_says_so(temporary: Path, top: Top) -> None:
 def test_one_who_leaves_before_the_process_comes_to_it_leaves_nothing(temporary: Path) -> None:
     from ebbpool._top import processes
 
-    with unprepared("import ebbpool") as there:
+    with waiting("import ebbpool") as there:
         processes.Attached(there.pid).close(False)
         assert len(list(temporary.iterdir())) == 1
         assert go_on(there) == 1
@@ -412,14 +394,8 @@ def test_one_screen(held: str, capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert any(line.startswith("web ") and "1/1" in line for line in lines)
     assert any(line.startswith("STACK of ") and "web_0" in line for line in lines)
     assert not any("\x1b" in line for line in lines)
-
-
-@needs_rich
-def test_an_encoding_without_the_bars_will_do(held: str) -> None:
-    command = [sys.executable, "-m", "ebbpool", "top", held, "--once"]
-    ascii_only = environment() | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, env=ascii_only)
-    assert done.returncode == 0 and "web" in done.stdout, done.stderr
+    done = python("-m", "ebbpool", "top", held, "--once", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "web" in done.stdout, f"without the bars: {done.stderr}"
 
 
 def test_showing_without_rich_says_what_to_install(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:

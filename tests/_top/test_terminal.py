@@ -39,14 +39,11 @@ class Seen:
         inherited = {
             name: value for name, value in environment().items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
         }
+        command = [sys.executable, "-m", "ebbpool", "top", path]
+        env = inherited | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"} | environ
+        # A group of its own, in this session: where there is no shell, nothing can be stopped.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ebbpool", "top", path],
-            stdin=self.slave,
-            stdout=self.slave,
-            stderr=self.slave,
-            env=inherited | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"} | environ,
-            # A group of its own, in this session: where there is no shell, nothing can be stopped.
-            process_group=0,
+            command, stdin=self.slave, stdout=self.slave, stderr=self.slave, env=env, process_group=0
         )
         self.text = self.all = ""
 

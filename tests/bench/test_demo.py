@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from support.benchmark import ROOT, answering
+from support.common import python
 
 import ebbpool
 from benchmarks.demo import load
@@ -84,8 +83,7 @@ def test_the_whole_demo_in_little(tmp_path: Path) -> None:
     for name in ("starlette", "uvicorn", "matplotlib"):
         pytest.importorskip(name)
     out = tmp_path / "report"
-    command = [sys.executable, "-m", "benchmarks.demo", "--quick", "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=190)
+    done = python("-m", "benchmarks.demo", "--quick", "--out", str(out), cwd=ROOT, timeout=190.0)
     assert done.returncode == 0, done.stdout + done.stderr
     cases = ["fastapi", "asyncio"] if find_spec("fastapi") else ["asyncio"]
     page = (out / "index.html").read_text(encoding="utf-8")

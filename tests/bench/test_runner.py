@@ -87,24 +87,15 @@ def test_a_cell_out_of_time_is_ended(broken: None) -> None:
     assert "0.5 s" in answer["reason"]
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, answers: Any) -> list[str]:
-    """Have `answers(question, peer)` stand for every cell; return the names of the peers as they are asked."""
+def test_peers_take_turns_and_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = {"loop": "missing", "simplequeue": "timeout", "multiprocessing": "failed"}
     asked: list[str] = []
 
     def run_cell(question: str, peer: Peer, *_: object) -> dict[str, Any]:
         asked.append(peer.name)
-        found: dict[str, Any] = answers(question, peer.name)
-        return found
+        return {"status": broken[peer.name], "reason": "scripted"} if peer.name in broken else OK
 
     monkeypatch.setattr(runner, "run_cell", run_cell)
-    return asked
-
-
-def test_peers_take_turns_and_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = {"loop": "missing", "simplequeue": "timeout", "multiprocessing": "failed"}
-    asked = scripted(
-        monkeypatch, lambda _, peer: {"status": broken[peer], "reason": "scripted"} if peer in broken else OK
-    )
     names = ("loop", "simplequeue", "stdlib", "multiprocessing")
     announced: list[str] = []
     list(runner.run([question_of(Column("us", "µs"))], Settings(rounds=2, peers=names), announced.append, 1e9))

@@ -6,8 +6,7 @@ import contextlib
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import dask
 from distributed import Client, LocalCluster
@@ -44,17 +43,9 @@ def _find_tests(paths: list[str]) -> None:
 
 
 class OnCluster(ClusterExecutor):
-    """An executor over that cluster, with the parameters of a `ThreadPoolExecutor`, though not its initializer."""
+    """An executor over that cluster, with the parameters of a `ThreadPoolExecutor` but for its initializer."""
 
-    def __init__(
-        self,
-        max_workers: int | None = None,
-        thread_name_prefix: str = "",
-        initializer: Callable[..., object] | None = None,
-        initargs: tuple[Any, ...] = (),
-    ) -> None:
-        if initializer is not None:
-            raise TypeError("an executor over a cluster has no initializer")
+    def __init__(self, max_workers: int | None = None, thread_name_prefix: str = "") -> None:
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
         super().__init__(client(), window=1.0, thread_name_prefix=thread_name_prefix)

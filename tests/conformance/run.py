@@ -223,7 +223,6 @@ def unmatched(results: list[SuiteResult]) -> Iterable[str]:
 
 
 def parse() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Run CPython's own thread pool tests on ebbpool.")
     add = parser.add_argument
     add("-k", dest="pattern", metavar="PATTERN", help="only tests whose suite::Class.method matches")
@@ -240,7 +239,6 @@ def parse() -> argparse.Namespace:
 
 
 def print_list(title: str, lines: Iterable[str]) -> None:
-    """Print lines below a title, if there are any."""
     if lines := [f"  {line}" for line in lines]:
         print(f"\n{title}:", *lines, sep="\n")
 

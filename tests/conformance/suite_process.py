@@ -54,7 +54,6 @@ class Reporter(unittest.TestResult):
         self._problems.append((outcome, text))
 
     def startTest(self, test: unittest.TestCase) -> None:
-        """Note the test before it runs, and start its time-out."""
         super().startTest(test)
         self._problems = []
         self._before = self._counts.total()
@@ -64,7 +63,6 @@ class Reporter(unittest.TestResult):
         faulthandler.dump_traceback_later(self._timeout, exit=True)
 
     def stopTest(self, test: unittest.TestCase) -> None:
-        """Settle what the test comes to."""
         faulthandler.cancel_dump_traceback_later()
         took = time.monotonic() - self._began
         made = self._counts.total() - self._before
@@ -141,7 +139,6 @@ def belongs(suite: Suite, test: unittest.TestCase) -> bool:
 
 
 def flatten(tests: unittest.TestSuite) -> Iterator[unittest.TestCase]:
-    """Yield the single tests of a suite in order."""
     for test in tests:
         if isinstance(test, unittest.TestSuite):
             yield from flatten(test)

@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import importlib.util
 import json
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,26 +33,19 @@ class Pools:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
         self.made: list[Any] = []
-        self.before = 0
         self.strangers = 0
         from ebbpool import AdaptiveExecutor
 
-        after_init(AdaptiveExecutor, self.remember)
+        after_init(AdaptiveExecutor, self.made.append)
         after_init(ThreadPoolExecutor, self.count_default)
         if importlib.util.find_spec("anyio") is not None:
             from anyio._backends._asyncio import WorkerThread
 
             after_init(WorkerThread, self.count)
 
-    def remember(self, pool: Any) -> None:
-        with self.lock:
-            self.made.append(pool)
-
     def count(self, stranger: object) -> None:
-        with self.lock:
-            self.strangers += 1
+        self.strangers += 1
 
     def count_default(self, executor: ThreadPoolExecutor) -> None:
         if executor._thread_name_prefix in DEFAULTS:
@@ -61,18 +53,7 @@ class Pools:
 
     def submitted(self) -> int:
         """Return how many calls all of them have taken on so far."""
-        with self.lock:
-            total = self.before
-            alive = []
-            for pool in self.made:
-                stats = pool.stats()
-                total += stats.submitted
-                if pool._shutdown and not stats.queued and not stats.running:
-                    self.before += stats.submitted
-                else:
-                    alive.append(pool)
-            self.made = alive
-            return total
+        return sum(pool.stats().submitted for pool in [*self.made])
 
 
 def after_init(kind: type, tell: Callable[[Any], None]) -> None:

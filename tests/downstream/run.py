@@ -6,7 +6,7 @@ The interpreter that runs this file is the one whose suites are run: ebbpool, th
 their tests need have to be installed for it. The tests come out of the projects' sdists, which pip downloads into DIR;
 what they test is what is installed. Results, logs and the unpacked tests are left in DIR, too.
 
-A test that fails on both sides says nothing about ebbpool: it is listed as not ours. One that passes stock and fails
+A test that fails stock says nothing about ebbpool: it is listed as not ours. One that passes stock and fails
 with ebbpool, or is not there any more, is a failure, unless `suites.py` has it as expected, with a reason. An entry of
 that table that is no longer true is a failure as well. So is a suite, or a backend in it, of which no call reached a
 pool of ebbpool's, or where anyio or a loop made threads of its own: a run cannot pass by testing somebody else's
@@ -86,7 +86,6 @@ class Side:
         return self.tests[test]["outcome"] if test in self.tests else "missing"
 
     def count(self, *outcomes: str) -> int:
-        """Return how many tests ended in one of these ways."""
         return sum(told["outcome"] in outcomes for told in self.tests.values())
 
 
@@ -95,8 +94,7 @@ class Comparison:
     """A suite's two runs side by side.
 
     Attributes:
-        not_ours: Tests that fail on both sides.
-        only_stock: Tests that fail stock and pass with ebbpool.
+        not_ours: Tests that fail stock, each with what became of it with ebbpool.
         expected: Differences that the table has, each with its reason.
         unexplained: Tests that pass stock and do not pass with ebbpool, each with what happened.
         problems: What is wrong with the suite as a whole.
@@ -106,8 +104,7 @@ class Comparison:
     suite: Suite
     stock: Side
     ours: Side
-    not_ours: list[str] = field(default_factory=list)
-    only_stock: list[str] = field(default_factory=list)
+    not_ours: dict[str, str] = field(default_factory=dict)
     expected: dict[str, str] = field(default_factory=dict)
     unexplained: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -115,7 +112,6 @@ class Comparison:
 
 
 def matches(entry: Expected, suite: str, test: str) -> bool:
-    """Tell whether an entry of the table is about a test of a suite."""
     return fnmatchcase(suite, entry.suites) and fnmatchcase(test, entry.pattern.replace("[", "[[]"))
 
 
@@ -132,7 +128,7 @@ def compare(suite: Suite, stock: Side, ours: Side, *, whole: bool) -> Comparison
         if before == "failed" and test.endswith(COLLECTION):
             result.problems.append(f"{test} fails stock (is a package missing?): {told['text'].splitlines()[-1]}")
         elif before in ("failed", "died"):
-            (result.only_stock if after == "passed" else result.not_ours).append(test)
+            result.not_ours[test] = after
         elif after not in ("passed", before):
             reason = next((entry.reason for entry in EXPECTED if matches(entry, suite.name, test)), None)
             if reason is not None and after == "failed":
@@ -239,21 +235,17 @@ def run_side(suite: Suite, kind: str, sdist: Path, options: argparse.Namespace) 
     command += [f"--{'deselect' if '::' in path else 'ignore'}={path}" for path, _ in suite.left_out]
     if options.k:
         command += ["-k", options.k]
+    command += suite.tests
+    limit = options.suite_timeout
     began = time.monotonic()
     with log.open("wb") as sink:
         try:
             ended = subprocess.run(
-                [*command, *suite.tests],
-                cwd=root,
-                env=environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                timeout=options.suite_timeout,
+                command, cwd=root, env=environment(), stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, timeout=limit
             )
             ending = f"ended with status {ended.returncode}"
         except subprocess.TimeoutExpired:
-            ending = f"had not ended after {options.suite_timeout:g} s and was stopped"
+            ending = f"had not ended after {limit:g} s and was stopped"
     side = Side(log, time.monotonic() - began)
     side.read(record, ending)
     return side
@@ -303,7 +295,6 @@ def run_all(suites: list[Suite], sdists: dict[str, Path], options: argparse.Name
 
 
 def print_table(comparisons: list[Comparison]) -> None:
-    """Print one line per suite."""
     row = "{:24} {:>5} {:>13} {:>13} {:>8} {:>9} {:>9} {:>12} {:>7}".format
     print(row("suite", "tests", "stock", "with ebbpool", "skipped", "not ours", "expected", "unexplained", "calls"))
     for each in comparisons:
@@ -314,15 +305,12 @@ def print_table(comparisons: list[Comparison]) -> None:
 
 
 def print_lists(comparisons: list[Comparison]) -> None:
-    """Print what is behind the numbers."""
     for each in comparisons:
         name = each.suite.name
         if each.reached:
             print(f"\n{name}: calls by variant: " + ", ".join(f"{v} {n}" for v, n in each.reached.items()))
-        for test in each.not_ours:
-            print(f"{name}: not ours: {test}")
-        for test in each.only_stock:
-            print(f"{name}: fails stock only: {test}")
+        for test, after in each.not_ours.items():
+            print(f"{name}: not ours: {test}, {after} with ebbpool")
         for reason in dict.fromkeys(each.expected.values()):
             print(f"{name}: expected: {reason}")
             print("".join(f"    {test}\n" for test, why in each.expected.items() if why == reason), end="")
@@ -333,7 +321,6 @@ def print_lists(comparisons: list[Comparison]) -> None:
 
 
 def parse() -> argparse.Namespace:
-    """Parse the command line."""
     names = [suite.name for suite in SUITES]
     parser = argparse.ArgumentParser(description="Run the test suites of real users on ebbpool.")
     add = parser.add_argument
@@ -353,8 +340,6 @@ def main() -> int:
     options.work.mkdir(parents=True, exist_ok=True)
     wanted = [suite for suite in SUITES if suite.name in options.only]
     sdists, missing = prepare(wanted, options.work)
-    for name, reason in missing.items():
-        print(f"*** {name} is not run: {reason} ***")
     suites = [suite for suite in wanted if suite.name in sdists]
     comparisons = run_all(suites, sdists, options)
     if comparisons:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Background, environment, eventually
+from support.common import TIMEOUT, Background, environment, eventually, python
 from support.monitor import Talk
 from support.pages import ROOT, blocks_of, skip_without_packages
 from support.server import reserved_port
@@ -163,14 +163,7 @@ def test_a_column_of_the_table(column: str, tmp_path: Path) -> None:
     skip_without_packages(PROGRAM)
     (tmp_path / "ways.py").write_text(PROGRAM, encoding="utf-8")
     how = ("-m", "ebbpool", "run") if column == "run" else ()
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", *how, "ways.py", column],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=50,
-    )
+    done = python("-W", "ignore", *how, "ways.py", column, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = dict(re.findall(r"(.*): (pool|own)\n", done.stdout))
     assert found == {way: cells[COLUMNS.index(column)] for way, cells in table().items()}
@@ -179,7 +172,6 @@ def test_a_column_of_the_table(column: str, tmp_path: Path) -> None:
 LAB = ROOT / "docs/how-to/lab.md"
 PLAIN = "with ebbpool.anyio.install(pool, keep_default_limiter=True):"
 """What leaves anyio its limit; without it the app runs on anyio's own threads."""
-needs_unix_sockets = pytest.mark.skipif(os.name != "posix", reason="the monitor needs Unix sockets")
 
 
 def app_after(cures: int) -> str:
@@ -205,15 +197,16 @@ class App:
         """Run `load.py`; return what it has counted, and in the last second only if it counts by the second."""
         script = blocks_of(LAB)[1].replace("8000", str(self._port))
         (self.folder / "load.py").write_text(script, encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, "load.py", name], cwd=self.folder, capture_output=True, text=True, timeout=50, check=False
-        )
+        done = python("load.py", name, cwd=self.folder)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         last = done.stdout.splitlines()[-1]
         counted = Counter({what: int(count) for count, what in re.findall(r"(\d+) x ([\w ]+)", last)})
         if burnt := re.search(r"(\d+) s in all", last):
             counted["burnt"] = int(burnt[1])
         return counted
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(encoding="utf-8")
 
     def look(self) -> dict[str, Any]:
         """Return what `top` would show of the pool."""
@@ -229,6 +222,8 @@ class App:
 @contextmanager
 def serving(folder: Path, app: str) -> Iterator[App]:
     """Run an app of the lab, under uvicorn as on the page; its monitor listens."""
+    if os.name != "posix":
+        pytest.skip("the monitor needs Unix sockets")
     folder.mkdir()
     (folder / "lab.py").write_text(app, encoding="utf-8")
     leaving = blocks_of(ROOT / "docs/integrations/fastapi.md")[1]
@@ -236,19 +231,16 @@ def serving(folder: Path, app: str) -> Iterator[App]:
     skip_without_packages(f"import uvicorn\n{app}")
     with reserved_port() as port, (folder / "log").open("w+", encoding="utf-8") as log:
         command = [sys.executable, "-m", "uvicorn", "lab:app", "--port", str(port)]
-        with subprocess.Popen(
-            command, cwd=folder, env=environment() | {"EBBPOOL_MONITOR": "s"}, stderr=log, stdout=log
-        ) as process:
+        env = environment() | {"EBBPOOL_MONITOR": "s"}
+        with subprocess.Popen(command, cwd=folder, env=env, stderr=log, stdout=log) as process:
             try:
-                eventually(
-                    lambda: "running on" in (folder / "log").read_text(encoding="utf-8"), "it serves", 3 * TIMEOUT
-                )
-                yield App(folder, port)
+                app = App(folder, port)
+                eventually(lambda: "running on" in app.log(), "it serves", 3 * TIMEOUT)
+                yield app
             finally:
                 process.kill()
 
 
-@needs_unix_sockets
 def test_it_freezes(short_path: Path) -> None:
     # On a busy machine the clients come one by one, and a short query is over before the last of them.
     app = app_after(0).replace("time.sleep(0.05)", "time.sleep(0.5)")
@@ -267,7 +259,6 @@ def test_it_freezes(short_path: Path) -> None:
             assert counted.total() == 60
 
 
-@needs_unix_sockets
 def test_it_is_slow(short_path: Path) -> None:
     with serving(short_path / "before", app_after(1)) as before, serving(short_path / "after", app_after(2)) as after:
         load = Background(partial(before.load, "slow"))
@@ -277,7 +268,6 @@ def test_it_is_slow(short_path: Path) -> None:
         assert load.join() == {"gave up": 80}
 
 
-@needs_unix_sockets
 def test_it_burns(short_path: Path) -> None:
     with (
         serving(short_path / "before", app_after(2)) as before,
@@ -288,4 +278,4 @@ def test_it_burns(short_path: Path) -> None:
         eventually(lambda: told.running("export", abandoned=True) == 30, "all are marked")
         assert after.load("burn")["burnt"] < 15
         assert all(load.join()["burnt"] > 60 for load in loads)
-        assert "Traceback" not in (after.folder / "log").read_text(encoding="utf-8")
+        assert "Traceback" not in after.log()

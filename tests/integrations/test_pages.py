@@ -59,10 +59,7 @@ def completed(count: int) -> str:
     return f"assert (pool.stats().completed, pool.stats().workers) == ({count}, 0)"
 
 
-FASTAPI = case(
-    "fastapi",
-    "fastapi",
-    """
+FASTAPI = """
 from starlette.testclient import TestClient
 
 submitted = 0
@@ -79,13 +76,9 @@ for _ in range(2):
     del pool
 with TestClient(app) as client:
     is_told_to_come_again(lambda: client.get("/report"), *ebbpool.pools())
-""",
-)
+"""
 
-FASTAPI_ERRORS = case(
-    "fastapi hears of errors under a dependency that watches the client",
-    "fastapi",
-    """
+FASTAPI_ERRORS = """
 import ebbpool.anyio
 from starlette.testclient import TestClient
 
@@ -97,9 +90,7 @@ with ebbpool.anyio.install(), TestClient(app) as client:
     answer = client.post("/sold-out", json={"what": 7})
     assert (answer.status_code, answer.json()) == (410, {"detail": "no 7 left"})
     assert client.get("/sum").json() == {"sum": 49999995000000}
-""",
-    number=1,
-)
+"""
 
 STARLETTE = """
 from starlette.testclient import TestClient
@@ -321,8 +312,8 @@ with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) a
 @pytest.mark.parametrize(
     ("place", "number", "use", "printed"),
     [
-        FASTAPI,
-        FASTAPI_ERRORS,
+        case("fastapi", "fastapi", FASTAPI),
+        case("fastapi hears of errors under a dependency that watches the client", "fastapi", FASTAPI_ERRORS, number=1),
         case("starlette", "frameworks#Starlette", STARLETTE),
         case("litestar", "frameworks#Litestar", LITESTAR),
         case("django", "django", DJANGO),

@@ -8,7 +8,7 @@ import gc
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,8 +21,6 @@ concurrency = pytest.importorskip("starlette.concurrency")
 responses = pytest.importorskip("starlette.responses")
 anyio = pytest.importorskip("anyio")
 
-Main = Callable[[], Coroutine[Any, Any, None]]
-
 
 @pytest.fixture
 def pool() -> Iterator[AdaptiveExecutor]:
@@ -31,11 +29,8 @@ def pool() -> Iterator[AdaptiveExecutor]:
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Callable[[Main], None]:
-    if request.param == "uvloop":
-        uvloop = pytest.importorskip("uvloop")
-        return lambda main: uvloop.run(main())
-    return lambda main: asyncio.run(main())
+def run(request: pytest.FixtureRequest) -> Any:
+    return pytest.importorskip(request.param).run
 
 
 def iterate(iterator: Any) -> Any:
@@ -43,17 +38,15 @@ def iterate(iterator: Any) -> Any:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 63, 64, 65, 6400])
-def test_all_chunks_in_order_and_many_in_a_hand_over(
-    pool: AdaptiveExecutor, run: Callable[[Main], None], count: int
-) -> None:
+def test_all_chunks_in_order_and_many_in_a_hand_over(pool: AdaptiveExecutor, run: Any, count: int) -> None:
     async def main() -> None:
         assert [chunk async for chunk in iterate(range(count))] == [*range(count)]
 
-    run(main)
+    run(main())
     assert pool.stats().submitted <= count / 64 + 10
 
 
-def test_what_the_consumer_waits_for_comes_at_once(pool: AdaptiveExecutor, run: Callable[[Main], None]) -> None:
+def test_what_the_consumer_waits_for_comes_at_once(pool: AdaptiveExecutor, run: Any) -> None:
     gate = Gate()
 
     def chunks() -> Iterator[int]:
@@ -70,7 +63,7 @@ def test_what_the_consumer_waits_for_comes_at_once(pool: AdaptiveExecutor, run: 
             gate.open()
             assert [chunk async for chunk in stream] == [*range(10, 30)]
 
-    run(main)
+    run(main())
 
 
 @pytest.mark.parametrize("good", [0, 1, 2, 100])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.common import TIMEOUT, Background, environment, eventually
-from support.pages import is_here, skip_without_packages
+from support.pages import skip_without_packages
 from support.server import reserved_port
 
 APP = """
@@ -62,16 +62,6 @@ def program(*command: str, cwd: Path, **environ: str) -> Iterator[subprocess.Pop
             process.wait(3 * TIMEOUT)
 
 
-@contextmanager
-def gunicorn(
-    folder: Path, port: int, *arguments: str, worker: str = "ebbpool.gunicorn.AdaptiveThreadWorker"
-) -> Iterator[subprocess.Popen[bytes]]:
-    (folder / "application.py").write_text(APP, encoding="utf-8")
-    command = ["-m", "gunicorn", "-k", worker, "-b", f"127.0.0.1:{port}", "--no-control-socket", *arguments]
-    with program(*command, "application:app", cwd=folder) as process:
-        yield process
-
-
 def asked(port: int, path: str) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=3 * TIMEOUT)
     connection.request("GET", path)
@@ -94,10 +84,22 @@ def answers(port: int) -> bool:
         return False
 
 
-@pytest.mark.skipif(not is_here("gunicorn"), reason="not installed here: gunicorn")
+@contextmanager
+def gunicorn(
+    folder: Path, *arguments: str, worker: str = "ebbpool.gunicorn.AdaptiveThreadWorker"
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Serve APP for the length of the block, at a port that is yielded with the process once it answers."""
+    skip_without_packages("import gunicorn")
+    (folder / "application.py").write_text(APP, encoding="utf-8")
+    with reserved_port() as port:
+        command = ["-m", "gunicorn", "-k", worker, "-b", f"127.0.0.1:{port}", "--no-control-socket", *arguments]
+        with program(*command, "application:app", cwd=folder) as process:
+            eventually(lambda: answers(port), "gunicorn answers")
+            yield port, process
+
+
 def test_gunicorn(tmp_path: Path) -> None:
-    with reserved_port() as port, gunicorn(tmp_path, port, "--threads", "30", "--keep-alive", "5") as process:
-        eventually(lambda: answers(port), "gunicorn answers")
+    with gunicorn(tmp_path, "--threads", "30", "--keep-alive", "5") as (port, process):
         assert get(port, "/").endswith(" gunicorn 30")
         together = [Background(lambda: get(port, "/meet")) for _ in range(20)]
         assert {client.join().split()[2] for client in together} == {"gunicorn"}
@@ -117,7 +119,6 @@ def test_gunicorn(tmp_path: Path) -> None:
         assert process.wait(3 * TIMEOUT) == 0
 
 
-@pytest.mark.skipif(not is_here("gunicorn"), reason="not installed here: gunicorn")
 @pytest.mark.parametrize(
     ("settings", "next_status"),
     [("max_wait=0.5", 503), ("max_queue=1, when_full='reject'", 200)],
@@ -128,8 +129,7 @@ def test_gunicorn_answers_what_the_pool_refuses(tmp_path: Path, settings: str, n
     (tmp_path / "workers.py").write_text(worker, encoding="utf-8")
     # Kept alive, a connection that the client closes would take the place in the queue to find that out.
     arguments = ["--threads", "1", "--keep-alive", "0"]
-    with reserved_port() as port, gunicorn(tmp_path, port, *arguments, worker="workers.Worker"):
-        eventually(lambda: answers(port), "gunicorn answers")
+    with gunicorn(tmp_path, *arguments, worker="workers.Worker") as (port, _):
         with closing(asked(port, "/slow")) as slow:
             eventually((tmp_path / "begun").exists, "the slow request has begun")
             # The worker takes connections one after the other, so this one has the place in the queue.
@@ -142,8 +142,8 @@ def test_gunicorn_answers_what_the_pool_refuses(tmp_path: Path, settings: str, n
         assert pid_of(get(port, "/")) == answered_by
 
 
-@pytest.mark.skipif(not all(map(is_here, ("gunicorn", "prometheus_client"))), reason="not installed here")
 def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_packages("import prometheus_client")
     from prometheus_client import CollectorRegistry
     from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -161,19 +161,17 @@ def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, mon
     (tmp_path / "gunicorn.conf.py").write_text(HOOKS, encoding="utf-8")
     # A worker that has its one connection takes no other, so each request has a worker of its own.
     arguments = ["--workers", "2", "--threads", "1", "--worker-connections", "1", "--keep-alive", "0"]
-    with reserved_port() as port, gunicorn(tmp_path, port, *arguments):
-        eventually(lambda: answers(port), "gunicorn answers")
-        with closing(asked(port, "/slow")) as slow:
-            eventually((tmp_path / "begun").exists, "the slow request has begun")
-            first, second = (tmp_path / "begun").read_text(), get(port, "/")
-            eventually(lambda: counted(first, second), "both workers are counted")
-            os.kill(int(pid_of(second)), signal.SIGKILL)
-            third = get(port, "/")
-            assert len({*map(pid_of, (first, second, third))}) == 3
-            eventually(lambda: counted(first, second, third), "the dead worker is counted, and its replacement")
-            eventually(lambda: shown("ebbpool_thread_limit") == 2, "the dead worker has no threads")
-            (tmp_path / "go on").touch()
-            assert slow.getresponse().status == 200
+    with gunicorn(tmp_path, *arguments) as (port, _), closing(asked(port, "/slow")) as slow:
+        eventually((tmp_path / "begun").exists, "the slow request has begun")
+        first, second = (tmp_path / "begun").read_text(), get(port, "/")
+        eventually(lambda: counted(first, second), "both workers are counted")
+        os.kill(int(pid_of(second)), signal.SIGKILL)
+        third = get(port, "/")
+        assert len({*map(pid_of, (first, second, third))}) == 3
+        eventually(lambda: counted(first, second, third), "the dead worker is counted, and its replacement")
+        eventually(lambda: shown("ebbpool_thread_limit") == 2, "the dead worker has no threads")
+        (tmp_path / "go on").touch()
+        assert slow.getresponse().status == 200
 
 
 TASKS = """

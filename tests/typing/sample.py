@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import concurrent.futures.thread
 import functools
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from concurrent.futures.thread import BrokenThreadPool as StdBrokenThreadPool
 from http.server import HTTPServer, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import BaseRequestHandler, StreamRequestHandler, TCPServer, ThreadingTCPServer
 from typing import Any, assert_type
@@ -19,29 +18,10 @@ from prometheus_client import REGISTRY
 
 import ebbpool.anyio
 import ebbpool.opentelemetry
-from ebbpool import (
-    AdaptiveExecutor,
-    BrokenThreadPool,
-    Future,
-    Installed,
-    Lane,
-    LaneStats,
-    PoolStats,
-    QueueFull,
-    ScheduledTask,
-    Session,
-    prefork,
-)
+import ebbpool.socketserver as served
+from ebbpool import AdaptiveExecutor, Future, Lane, prefork
 from ebbpool.aio import new_event_loop, new_uvloop
 from ebbpool.prometheus import PoolCollector
-from ebbpool.socketserver import (
-    AdaptivePoolHTTPServer,
-    AdaptivePoolMixIn,
-    AdaptivePoolTCPServer,
-    AdaptivePoolUDPServer,
-    AdaptivePoolUnixDatagramServer,
-    AdaptivePoolUnixStreamServer,
-)
 from ebbpool.sync import BoundedSemaphore, Semaphore
 from ebbpool.testing import no_thread_leaks, wait_idle
 
@@ -53,8 +33,8 @@ def add(first: int, second: int = 0) -> int:
 def are_the_standard_kinds(pool: AdaptiveExecutor, lane: Lane, future: Future[int]) -> None:
     executors: list[ThreadPoolExecutor] = [pool, lane]
     a_future: concurrent.futures.Future[int] = future
-    full: type[RuntimeError] = QueueFull
-    broken: type[StdBrokenThreadPool] = BrokenThreadPool
+    full: type[RuntimeError] = ebbpool.QueueFull
+    broken: type[concurrent.futures.thread.BrokenThreadPool] = ebbpool.BrokenThreadPool
     print(executors, a_future, full, broken)
     assert_type(ebbpool.COMPILED, bool)
     assert_type(ebbpool.__version__, str)
@@ -74,7 +54,7 @@ def submits(pool: AdaptiveExecutor) -> None:
     assert_type(pool.submit_first(add, 1), Future[int])
     assert_type(pool.submit_later(0.5, add, 1, second=2), Future[int])
     task = pool.schedule(1.0, add, 1, first=0, on_error="stop")
-    assert_type(task, ScheduledTask)
+    assert_type(task, ebbpool.ScheduledTask)
     assert_type(task.runs, int)
     assert_type(task.last_error, BaseException | None)
     # Only the two policies there are.
@@ -82,7 +62,7 @@ def submits(pool: AdaptiveExecutor) -> None:
     lane = pool.lane("slow", limit=2, first=True)
     assert_type(lane, Lane)
     assert_type(lane.submit(add, 1), Future[int])
-    assert_type(lane.stats(), LaneStats)
+    assert_type(lane.stats(), ebbpool.LaneStats)
 
 
 def maps(pool: AdaptiveExecutor) -> None:
@@ -105,7 +85,7 @@ def constructs() -> None:
 
 def manages(pool: AdaptiveExecutor) -> None:
     stats = pool.stats()
-    assert_type(stats, PoolStats)
+    assert_type(stats, ebbpool.PoolStats)
     assert_type(stats.workers, int)
     assert_type(stats.oldest_wait, float)
     assert_type(stats.longest_running, float)
@@ -157,12 +137,12 @@ async def runs(pool: AdaptiveExecutor) -> None:
 
 def switches(pool: AdaptiveExecutor) -> None:
     with ebbpool.install(pool, executors=True, streams=False, explain=print) as installed:
-        assert_type(installed, Installed)
+        assert_type(installed, ebbpool.Installed)
         assert_type(installed.executor, AdaptiveExecutor)
         assert_type(installed.parts, dict[str, str])
         installed.undo()
     with pool.session(finalizer=print) as session:
-        assert_type(session, Session)
+        assert_type(session, ebbpool.Session)
         assert_type(session.submit(add, 1).result(), int)
         session.submit(add, "1")  # type: ignore[arg-type]
 
@@ -212,13 +192,7 @@ def prefork_runs() -> int:
     return prefork.STOPPED or prefork.UNFINISHED or prefork.NEVER_STARTED
 
 
-class Echo(StreamRequestHandler):
-    def handle(self) -> None:
-        for line in self.rfile:
-            self.wfile.write(line)
-
-
-class Tuned(AdaptivePoolTCPServer):
+class Tuned(served.AdaptivePoolTCPServer):
     min_workers = 2
     max_workers = 200
     min_spare_workers = 20
@@ -234,20 +208,20 @@ class Tuned(AdaptivePoolTCPServer):
         super().refuse_request(request, client_address)
 
 
-class Mixed(AdaptivePoolMixIn, TCPServer):
+class Mixed(served.AdaptivePoolMixIn, TCPServer):
     executor = AdaptiveExecutor(max_workers=64)
 
 
-class Shared(AdaptivePoolTCPServer):
+class Shared(served.AdaptivePoolTCPServer):
     executor: Executor | None = ThreadPoolExecutor()
 
 
-class Web(AdaptivePoolHTTPServer):
+class Web(served.AdaptivePoolHTTPServer):
     max_workers = 64
 
 
 def servers() -> None:
-    with Tuned(("127.0.0.1", 0), Echo) as server:
+    with Tuned(("127.0.0.1", 0), StreamRequestHandler) as server:
         assert_type(server, Tuned)
         assert_type(server.join(), bool)
         assert_type(server.join(1.5), bool)
@@ -256,15 +230,15 @@ def servers() -> None:
         server.serve_forever(0.1)
         server.shutdown()
         server.server_close()
-    Mixed(("127.0.0.1", 0), Echo)
-    AdaptivePoolUDPServer(("127.0.0.1", 0), BaseRequestHandler)
-    AdaptivePoolUnixStreamServer("/run/echo", Echo)
-    AdaptivePoolUnixDatagramServer(b"/run/echo", BaseRequestHandler)
+    Mixed(("127.0.0.1", 0), StreamRequestHandler)
+    served.AdaptivePoolUDPServer(("127.0.0.1", 0), BaseRequestHandler)
+    served.AdaptivePoolUnixStreamServer("/run/echo", StreamRequestHandler)
+    served.AdaptivePoolUnixDatagramServer(b"/run/echo", BaseRequestHandler)
 
     with Web(("", 8000), SimpleHTTPRequestHandler) as web:
         assert_type(web.server_port, int)
         web.serve_forever()
-    assert_type(Tuned.from_socket(socket.socket(), Echo), Tuned)
+    assert_type(Tuned.from_socket(socket.socket(), StreamRequestHandler), Tuned)
     Tuned(("127.0.0.1", 0))  # type: ignore[call-arg]  # a handler class is needed
-    Tuned.from_socket("127.0.0.1", Echo)  # type: ignore[arg-type]  # a socket, not an address
+    Tuned.from_socket("127.0.0.1", StreamRequestHandler)  # type: ignore[arg-type]  # a socket, not an address
     ThreadingHTTPServer(("", 0), SimpleHTTPRequestHandler).join()  # type: ignore[attr-defined]  # the standard one has none
