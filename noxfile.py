@@ -336,7 +336,7 @@ FACES = {
     "_ebbpool_pytest": ("test_pytest_plugin.py",),
     "_interpreter": ("test_main.py", "_pool/test_quota.py"),
     "_maps": ("_loops",),
-    "_testing": ("test_pytest_plugin.py", "_core", "_pool"),
+    "_leaks": ("test_pytest_plugin.py",),
     "_replacements": ("test_switch.py",),
     "aio": ("_loops",),
     "celery": ("integrations",),

@@ -17,7 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from ebbpool import AdaptiveExecutor
-    from ebbpool._testing.leaks import Leaks
+    from ebbpool._leaks import Leaks
 
 GRACE = 5.0
 MAY_LEAK = "ebbpool_may_leak"
@@ -75,7 +75,7 @@ def _leaks() -> Leaks | None:
     """Return what finds leaks, or None if nothing has imported ebbpool so far: there is no pool then."""
     if "ebbpool._pool.lifecycle" not in sys.modules:
         return None
-    from ebbpool._testing.leaks import leaks
+    from ebbpool._leaks import leaks
 
     return leaks
 

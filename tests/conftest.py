@@ -17,9 +17,9 @@ from unittest import mock
 import hypothesis
 import pytest
 from hypothesis import strategies
+from support import seams
 
 import ebbpool
-from ebbpool._testing import seams
 from ebbpool.testing import no_thread_leaks
 
 # The time of one example says more about the machine than about the code.

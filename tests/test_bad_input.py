@@ -14,10 +14,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import LONG, TIMEOUT, Gate
 
 from ebbpool import AdaptiveExecutor, PoolStats, sync
-from ebbpool._testing import seams
 
 NAN, INF = float("nan"), float("inf")
 COUNTS = [(value, TypeError) for value in (True, 2.0, NAN, "4", [1])]

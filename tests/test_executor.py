@@ -12,12 +12,12 @@ from concurrent.futures.thread import BrokenThreadPool
 
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
+from support import seams
 from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, eventually, tight_switching
 from support.model import ExecutorModel, profile
 
 import ebbpool
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing import seams
 
 
 def raise_(error: BaseException) -> None:

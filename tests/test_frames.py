@@ -9,9 +9,9 @@ from contextvars import copy_context
 
 import pytest
 from support.common import TIMEOUT, Gate
+from support.seams import UNREADABLE, is_joined
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing.seams import UNREADABLE, is_joined
 from ebbpool.monitor import dump
 from ebbpool.testing import no_thread_leaks
 

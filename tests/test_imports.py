@@ -53,7 +53,7 @@ IMPORTS: dict[str, set[str]] = {
     "aio": {"_core", "_loops", "executor", "lane"},
     "monitor": {"_monitor", "_pool"},
     "testing": {"_frames", "_monitor", "_pool", "aio", "executor"},
-    "_testing": {"_core", "_frames", "_interpreter", "_maps", "_pool"},
+    "_leaks": {"_pool"},
     "_anyio": {"_core", "_loops", "_pool", "executor"},
     "_dask": {"_core", "_interpreter", "_maps", "_pool"},
     "dask": {"_checks", "_core", "_dask", "executor", "lane"},

@@ -17,10 +17,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from support import seams
 from support.common import output_of, python
 
 import ebbpool
-from ebbpool._testing import seams
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

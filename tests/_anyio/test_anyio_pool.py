@@ -33,10 +33,10 @@ from support.common import (
     output_of,
     wait_for_idle,
 )
+from support.seams import engine_of
 
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing.seams import engine_of
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 

@@ -9,10 +9,10 @@ from contextvars import copy_context
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import TIMEOUT, Gate, Thing, gone, no_collector, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, spillable
-from ebbpool._testing import seams
 
 ALONE: list[tuple[Any, ...]] = [(), (1,), (None,), (True,), ((),), ((1, 2),), ({"a": 1},), (1, 2)]
 CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(args, {}) for args in ALONE]

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import LONG, TIMEOUT, Boom, eventually
 
 from ebbpool import COMPILED, AdaptiveExecutor
-from ebbpool._testing import seams
 
 MOST = 16
 """Tasks after which compiled code has passed the eval breaker."""

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import seams
 from support.common import A_MOMENT, TIMEOUT, Background, Boom, Thing, gone, no_collector, together
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing import seams
 
 
 def states(future: Any) -> tuple[bool, bool, bool]:

@@ -94,7 +94,7 @@ def test_what_is_complete_without_it(prelude: str) -> None:
 
 EVERYTHING = """
 from ebbpool import sync
-from ebbpool._testing.seams import parts_of_the_core
+from support.seams import parts_of_the_core
 
 classes = parts_of_the_core()
 # Without an owner: to let a mutex go that nobody has taken is fatal, and to take one twice never ends.

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import LONG, TIMEOUT, Gate, eventually
 
 import ebbpool
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing import seams
 
 SHORT = 0.05
 """A keep-alive, in seconds, that a test can wait for."""

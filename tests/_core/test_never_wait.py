@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import TIMEOUT, Background, Gate, Thing, eventually, needs_fork, output_of
 
 from ebbpool import COMPILED, AdaptiveExecutor, QueueFull
-from ebbpool._testing import seams
 
 Place = Callable[[AdaptiveExecutor, Callable[[], Any]], Any]
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from support import seams
 from support.common import A_MOMENT, LONG, TIMEOUT, Gate, fail, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing import seams
 
 Records = list[tuple[float, float]]
 """For how long the tasks that were measured waited, and ran."""

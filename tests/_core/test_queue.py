@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import LONG, TIMEOUT, Background, Gate, Thing, eventually, gone, no_collector, wait_for_idle
+from support.seams import BlockedSubmitter
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._testing import seams
-from ebbpool._testing.seams import BlockedSubmitter
 
 POLICIES = ["block", "reject", "caller_runs"]
 

@@ -20,10 +20,10 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from support import seams
 from support.common import FORK, TIMEOUT, Background, Boom, eventually, needs_fork, output_of
 
 from ebbpool import sync
-from ebbpool._testing import seams
 
 NAMES = ("Semaphore", "BoundedSemaphore")
 

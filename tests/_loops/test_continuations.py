@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import TIMEOUT, Gate, eventually
 from support.loops import on_every_loop, turns
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._testing import seams
 
 
 class Known:

@@ -16,9 +16,9 @@ from typing import Any, Self
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, wait_for_idle
 from support.loops import Loops, fail, on_every_loop, turns, until
+from support.seams import BlockedSubmitter
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._testing.seams import BlockedSubmitter
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 

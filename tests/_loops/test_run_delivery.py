@@ -16,9 +16,9 @@ import pytest
 from hypothesis import strategies
 from support.common import Boom, Gate, Thing, eventually, gone, no_collector, wait_for_idle
 from support.loops import Loops, Report, Reports, behind, fail, on_every_loop, turns, until
+from support.seams import core, gil_enabled, running_part
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing.seams import core, gil_enabled, running_part
 from ebbpool.aio import mailbox_of
 
 LOOP_CALLS = running_part("loop_calls")

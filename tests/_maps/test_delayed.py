@@ -13,6 +13,7 @@ from math import inf
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import (
     FORK,
     LONG,
@@ -33,7 +34,6 @@ from support.common import (
 from support.manual_time import break_down, pass_time, timed_pool
 
 from ebbpool import AdaptiveExecutor, Future, ScheduledTask
-from ebbpool._testing import seams
 
 WAYS = ["submit_later", "schedule"]
 

@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import (
     LONG,
     TIMEOUT,
@@ -21,10 +22,9 @@ from support.common import (
     tight_switching,
 )
 from support.manual_time import timed_pool
+from support.rules import ITERATORS, QUICK, STALE, Batch, MapRun, Unclaimed, map_run
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing import seams
-from ebbpool._testing.rules import ITERATORS, QUICK, STALE, Batch, MapRun, Unclaimed, map_run
 
 
 class Script:

@@ -25,12 +25,12 @@ from support.common import (
     tight_switching,
 )
 from support.metrics import busy_pool, expected
+from support.seams import engine_of
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._metrics import service, source, table
 from ebbpool._metrics.source import AT_ONCE, BUCKETS, MOST, Samples, Source, checked
 from ebbpool._metrics.table import HISTOGRAMS, METRICS, text
-from ebbpool._testing.seams import engine_of
 
 
 def test_shares_and_bounds() -> None:

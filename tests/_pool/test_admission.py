@@ -8,10 +8,10 @@ from time import monotonic
 from unittest import mock
 
 import pytest
+from support import rules, seams
 from support.common import Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._testing import rules, seams
 
 CPUS = 4
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, eventually
-
-from ebbpool._testing.rules import WINDOW, Asleep
-from ebbpool._testing.seams import census
+from support.rules import WINDOW, Asleep
+from support.seams import census
 
 needs_places = pytest.mark.skipif(
     sys.platform != "linux" or not os.path.exists("/proc/self/wchan"), reason="the kernel does not tell who waits where"

@@ -100,7 +100,7 @@ def test_a_signal_asks_for_it_and_the_handler_before_is_called_too(handled: list
 ON_SIGNAL = """
     import atexit, os, signal, sys, threading
     from ebbpool import AdaptiveExecutor
-    from ebbpool._testing import seams
+    from support import seams
     from ebbpool.monitor import dump_on_signal
     begun = threading.Event()
     class Out:

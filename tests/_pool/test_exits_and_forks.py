@@ -197,7 +197,7 @@ FORKS = {
     "fork while the ceiling is lifted": (
         FORK,
         """
-            from ebbpool._testing import seams
+            from support import seams
             pool = AdaptiveExecutor(1)
             gate, begun = threading.Event(), threading.Event()
             def wait(timeout):
@@ -270,7 +270,7 @@ FORKS = {
         PLAIN + FORK,
         """
             from ebbpool import Future
-            from ebbpool._testing import seams
+            from support import seams
             pool = AdaptiveExecutor(2, max_queue=100)
             lane = pool.lane("some", limit=1)
             assert lane.submit(pow, 2, 3).result(10) == 8
@@ -341,7 +341,7 @@ FORKS = {
         # In the child that thread is not the timekeeper any more.
         FORK,
         """
-            from ebbpool._testing import seams
+            from support import seams
             pool = AdaptiveExecutor(2, keep_alive=600)
             pool.submit(int).result(10)
             forked = threading.Event()

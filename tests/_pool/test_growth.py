@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from support import rules, seams
 from support.common import LONG, Gate, eventually, wait_for_idle
+from support.rules import CREW, TICK, Asleep, Decisions, Sample, Sizing
 
 from ebbpool import AdaptiveExecutor, Decision
-from ebbpool._testing import rules, seams
-from ebbpool._testing.rules import CREW, TICK, Asleep, Decisions, Sample, Sizing
 
 
 class Recorded(Sizing):

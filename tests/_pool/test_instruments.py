@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from support.common import LONG, TIMEOUT, Background, Boom, Gate, eventually, fail, no_thread
 from support.manual_time import timed_pool
+from support.seams import instrumented
 
 from ebbpool import AdaptiveExecutor, QueueFull
-from ebbpool._testing.seams import instrumented
 
 STANDARD: Any = ThreadPoolExecutor.submit
 local = threading.local()

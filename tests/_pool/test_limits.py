@@ -12,13 +12,13 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
+from support import seams
 from support.cancelling import cancel
 from support.common import LONG, TIMEOUT, Background, Gate, eventually, wait_for_idle
 from support.loops import until
 
 import ebbpool
 from ebbpool import AdaptiveExecutor, QueueFull, QueueTimeout
-from ebbpool._testing import seams
 
 SOON = 0.02
 """Seconds that a task may wait, and does not get a thread within."""

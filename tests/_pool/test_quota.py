@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import seams
 
 from ebbpool import _interpreter
-from ebbpool._testing import seams
 
 INTERVAL, cpu_quota = seams.quota.INTERVAL, seams.quota.cpu_quota
 

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from ebbpool._testing import rules
-from ebbpool._testing.rules import CREW, TICK, Asleep, Sample, Sizing
+from support import rules
+from support.rules import CREW, TICK, Asleep, Sample, Sizing
 
 PAGE = Path(__file__).parents[2] / "docs/design/growth.md"
 Bounds = tuple[int, int, int]

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import (
     A_MOMENT,
     FORK,
@@ -43,7 +44,6 @@ from support.common import (
 from support.spill import Elsewhere, spilling
 
 from ebbpool import AdaptiveExecutor, monitor, spillable
-from ebbpool._testing import seams
 from ebbpool.aio import new_event_loop
 
 REQUEST: ContextVar[str] = ContextVar("REQUEST", default="none")

@@ -14,6 +14,7 @@ from itertools import cycle
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import (
     COUNTS_REFERENCES,
     LONG,
@@ -28,11 +29,10 @@ from support.common import (
     starting,
     wait_for_idle,
 )
+from support.rules import NAME, Timekeeper
+from support.seams import crew, threads, timekeeper
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing import seams
-from ebbpool._testing.rules import NAME, Timekeeper
-from ebbpool._testing.seams import crew, threads, timekeeper
 
 STEPS: dict[str, Callable[[AdaptiveExecutor], tuple[Any, str]]] = {
     "timekeeper": lambda pool: (timekeeper, "start"),
@@ -421,7 +421,7 @@ def test_what_failed_keeps_neither_the_pool_nor_its_call_alive() -> None:
 REFUSE = f"""
 import logging, re, sys, threading
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing import seams
+from support import seams
 seams.setting(give_up=0.1)
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 start = threading.Thread.start

@@ -24,10 +24,10 @@ from support.common import (
     together,
     wait_for_idle,
 )
+from support.seams import OVER, called_name
 
 import ebbpool
 from ebbpool import AdaptiveExecutor, PoolStats
-from ebbpool._testing.seams import OVER, called_name
 
 
 def test_a_fresh_pool_counts_nothing_and_tells_its_limits() -> None:

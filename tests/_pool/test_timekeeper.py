@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support import seams
 from support.common import LONG, TIMEOUT, Background, Gate, Thing, all_end, eventually, gone, no_thread
 from support.manual_time import ManualTimekeeper, timed_pool
+from support.rules import FIRE, FOLD, NAME, TICK, VOID, Alarms, Tick, Timekeeper
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing import seams
-from ebbpool._testing.rules import FIRE, FOLD, NAME, TICK, VOID, Alarms, Tick, Timekeeper
 
 
 class Notes:

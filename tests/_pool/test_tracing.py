@@ -107,7 +107,7 @@ def test_instrumented_before_the_pool_is_made(tool: str, first: str, then: str) 
 def test_a_worker_that_was_started_under_instrumentation_carries_no_request(tool: str) -> None:
     script = """
         from ebbpool import AdaptiveExecutor
-        from ebbpool._testing.seams import in_timekeeper
+        from support.seams import in_timekeeper
 
         instrument()
         with AdaptiveExecutor(1) as pool:

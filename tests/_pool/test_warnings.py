@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import (
     FORK,
     LONG,
@@ -27,7 +28,6 @@ from support.common import (
 from support.manual_time import ManualTimekeeper
 
 from ebbpool import AdaptiveExecutor, LoopLag
-from ebbpool._testing import seams
 
 
 def warnings(caplog: pytest.LogCaptureFixture, of: str) -> list[str]:

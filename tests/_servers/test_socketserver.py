@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, eventually
 from support.httpserver import Clock
+from support.seams import crew_of
 from support.server import (
     LOOPBACK,
     Echo,
@@ -35,7 +36,6 @@ from support.server import (
 
 import ebbpool.socketserver
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing.seams import crew_of
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolTCPServer
 
 LOGGER = "ebbpool.socketserver"

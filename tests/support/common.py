@@ -21,7 +21,7 @@ from typing import Any, Self
 import pytest
 
 import ebbpool
-from ebbpool._testing import seams
+from support import seams
 
 TIMEOUT = 10.0
 """Seconds after which a wait that ought to end has failed."""
@@ -61,6 +61,7 @@ FORK = """
 
 HOME = str(Path(ebbpool.__file__).parent.parent)
 """The folder that the package is imported from."""
+TESTS = str(Path(__file__).parent.parent)
 INSTALLED = importlib.metadata.entry_points(group="pytest11", name="ebbpool")
 PLUGIN = [] if INSTALLED else ["-p", "_ebbpool_pytest"]
 """How a run of pytest gets our plugin: through its entry point where the package is installed."""
@@ -312,7 +313,7 @@ def wait_for_idle(pool: Any) -> None:
 
 def environment() -> dict[str, str]:
     """Return the environment of a process that is to import the same ebbpool, whatever folder it runs in."""
-    path = [HOME, os.environ.get("PYTHONPATH", "")]
+    path = [HOME, TESTS, os.environ.get("PYTHONPATH", "")]
     return dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, path)))
 
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._testing.seams import Timekeeper, Timers, crew_of
 from support.common import TIMEOUT, Boom, wait_for_idle
+from support.seams import Timekeeper, Timers, crew_of
 
 
 class ManualTimekeeper(Timekeeper):

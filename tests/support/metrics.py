@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._metrics import source
-from ebbpool._testing.seams import crew_of
 from support.common import LONG, TIMEOUT, Gate, eventually, fail
+from support.seams import crew_of
 
 
 @contextmanager
