@@ -337,3 +337,10 @@ def output_of(script: str, prelude: str = "") -> list[str]:
     done = run_script(script, prelude)
     assert (done.returncode, done.stderr) == (0, ""), (done.returncode, done.stdout, done.stderr)
     return done.stdout.split("\n")[:-1]
+
+
+def forked(script: str, prelude: str = "") -> list[str]:
+    """The same for a script that begins with `FORK`, after the prelude; it is skipped where nothing can fork."""
+    if not hasattr(os, "fork"):
+        pytest.skip("the platform cannot fork")
+    return output_of(script, prelude + FORK)
