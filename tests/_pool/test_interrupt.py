@@ -14,15 +14,7 @@ from typing import Any
 
 import pytest
 from support.cancelling import cancel
-from support.common import (
-    LONG,
-    TIMEOUT,
-    Gate,
-    needs_stacks,
-    no_collector,
-    tight_switching,
-    wait_for_idle,
-)
+from support.common import LONG, TIMEOUT, Gate, needs_stacks, no_collector, tight_switching, wait_for_idle
 
 import ebbpool
 from ebbpool import AdaptiveExecutor, spillable
