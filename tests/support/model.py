@@ -19,15 +19,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ebbpool import AdaptiveExecutor, Future, QueueFull
-from support.common import Background
+from support.common import Background, Boom
 
 PATIENCE = 10.0
 PREFIX = "modelled"
 CLOSED = "cannot schedule new futures after shutdown"
-
-
-class Wrong(Exception):
-    """What a task that is to fail raises."""
 
 
 @dataclass(eq=False)
@@ -59,7 +55,7 @@ class Task:
             self.child.handed.set()
             assert self.child.future.result(timeout=PATIENCE) == self.child.number
         if self.fails:
-            raise Wrong(self.number)
+            raise Boom(self.number)
         return self.number
 
     def watch(self, future: Future[Any]) -> None:
@@ -148,7 +144,7 @@ class ExecutorModel(RuleBasedStateMachine):
         """The task's gate is open: see it end as the model says, with its callbacks and its parent."""
         assert task.future is not None
         if task.fails:
-            with pytest.raises(Wrong) as caught:
+            with pytest.raises(Boom) as caught:
                 task.future.result(timeout=PATIENCE)
             assert caught.value.args == (task.number,)
         else:
