@@ -238,7 +238,6 @@ class ExecutorModel(RuleBasedStateMachine):
         while self.queue or self.running:
             self.settle()
             self.let_go(next(task for task in self.running if task.state == "running"))
-        assert self.pool.wait_idle(PATIENCE), self.pool.stats()
 
     # Futures.
 
@@ -300,11 +299,6 @@ class ExecutorModel(RuleBasedStateMachine):
         self.max_queue = max_queue
         self.pool.resize(max_queue=max_queue)
         self.settle()
-
-    @precondition(lambda self: not self.running and not self.queue)
-    @rule()
-    def wait_idle(self) -> None:
-        assert self.pool.wait_idle(PATIENCE) is True, self.pool.stats()
 
     @precondition(lambda self: len(self.tasks) > 8)
     @rule(cancel_futures=st.booleans())
@@ -380,7 +374,8 @@ class ExecutorModel(RuleBasedStateMachine):
             assert not self.submitter[1].over.is_set(), "submit() found room in a full queue"
         if not self.queue:
             assert not stats.oldest_wait
-        if not self.queue and not self.running and self.pool.wait_idle(PATIENCE):
+        if not self.queue and not self.running:
+            assert self.pool.wait_idle(PATIENCE) is True, stats
             stats = self.pool.stats()
             assert (stats.running, stats.blocked) == (0, 0), stats
             assert (stats.completed, stats.failed) == (self.count("completed"), self.count("failed"))
