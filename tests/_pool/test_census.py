@@ -174,9 +174,7 @@ def test_where_real_threads_are_and_what_their_clocks_say(reader: Any, monkeypat
 
 
 @needs_places
-def test_where_the_kernel_hides_it_a_thread_that_does_not_run_waits_for_a_lock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_the_kernel_hides_it_a_thread_that_does_not_run_waits_for_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     states = {b"wchan": b"0", b"stat": b"77 (a (strange) name) S 1 2"}
     monkeypatch.setattr(census, "reader", lambda: lambda path: states[path.rpartition(b"/")[2]])
     assert census.place_of(77) is Place.LOCK

@@ -35,7 +35,6 @@ def the_setting_is_put_back() -> Iterator[None]:
 
 
 def own_stack() -> int:
-    """Return the bytes of stack that the calling thread has."""
     library = ctypes.CDLL(None)
     attributes = ctypes.create_string_buffer(256)
     library.pthread_self.restype = ctypes.c_void_p

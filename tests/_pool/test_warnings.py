@@ -19,7 +19,6 @@ from ebbpool._testing import seams
 
 
 def warnings(caplog: pytest.LogCaptureFixture, of: str) -> list[str]:
-    """Return the warnings with these words."""
     texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     return [text for text in texts if of in text]
 

@@ -304,7 +304,6 @@ def forget_the_past() -> None:
 
 
 def wait_for_idle(pool: Any) -> None:
-    """Wait until `pool` has nothing queued and nothing running."""
     if not COUNTS_REFERENCES and not pool.wait_idle(0.2):
         gc.collect()  # what nobody holds any more may keep it at work
     assert pool.wait_idle(TIMEOUT), f"not idle: {pool.stats()}"

@@ -68,7 +68,6 @@ class World:
         self.reports.append(Report(event, level, fields))
 
     def tell(self, event: str, *about: object) -> World:
-        """Tell the watchdog of an event."""
         getattr(self.dog, event)(*about, self.now)
         return self
 
@@ -231,7 +230,6 @@ class Site:
         return self.events(event, **wanted)[count - 1]
 
     def await_text(self, text: str) -> None:
-        """Wait until a line with `text` was written."""
         self._await(lambda: any(text in line for line in self.lines), repr(text))
 
     def _await(self, condition: Callable[[], bool], what: str) -> None:
