@@ -27,6 +27,9 @@ HOOKS = """
         thread.start()
         thread.join(10)
         return outcome[0]
+    class Dying:
+        def __del__(self):
+            use()
 """
 WAYS = {
     "the hook itself": "use()",
@@ -34,11 +37,6 @@ WAYS = {
     "a finaliser": "Dying()",
     "another thread": "in_thread(use)",
 }
-USES = """
-    class Dying:
-        def __del__(self):
-            use()
-"""
 PLAIN = """
     import os
     os.environ["EBBPOOL_PURE"] = "1"
@@ -405,7 +403,7 @@ def test_a_pool_may_be_used_and_waited_for_in_the_hooks(hook: str, way: str) -> 
     pool.shutdown(timeout=10)
     print(used)
     """,
-        HOOKS + USES,
+        HOOKS,
     )
     in_child, in_parent = ["[]" if hook == other else "[8]" for other in ("parent", "child")]
     assert lines == ["16 True", f"32 {in_child}", "64", "0", "0", in_parent]

@@ -19,7 +19,6 @@ from support.common import LONG, TIMEOUT, Gate, needs_stacks, no_collector, tigh
 import ebbpool
 from ebbpool import AdaptiveExecutor, spillable
 
-HERE = __name__
 STEPS = 30
 """More than a canceller makes calls."""
 COUNTED = sum(range(2000))
@@ -148,7 +147,7 @@ def test_a_task_is_called_by_its_own_name(fn: Callable[..., Any]) -> None:
         pool.lane("lane", limit=1, interrupt=True).submit(fn(wait_here))
         gate.await_begun()
         (task,) = pool.running(stacks=True)
-        assert task.name == f"{HERE}.{wait_here.__qualname__}"
+        assert task.name == f"{__name__}.{wait_here.__qualname__}"
         assert "_pool/cancelling.py" not in (task.stack or "")
 
 

@@ -670,9 +670,7 @@ def test_an_executor_may_be_collected_while_tasks_are_away(lost: bool) -> None:
 
 
 def test_an_idle_pool_holds_nothing_of_what_was_away() -> None:
-    there = Elsewhere()
-    with AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
-        gate.hold(pool)
+    with spilling() as (pool, there, gate):
         references = []
         futures: list[Any] = []
         for lost in (False, True):

@@ -163,8 +163,6 @@ def test_live_pools_and_open_lanes_are_listed_oldest_first() -> None:
 
 # What runs, what it is called, and where it is.
 
-HERE = __name__
-
 
 class Doer:
     """An object whose method and whose call is a task."""
@@ -191,7 +189,7 @@ def test_what_runs_is_listed_the_longest_first() -> None:
             pool.submit(task)
             gate.await_begun()
         listed = pool.running()
-        assert [task.name for task in listed] == [f"{HERE}.wait_at", f"{HERE}.Doer.do", f"{HERE}.Doer"]
+        assert [task.name for task in listed] == [f"{__name__}.wait_at", f"{__name__}.Doer.do", f"{__name__}.Doer"]
         assert sorted(listed, key=lambda task: -task.seconds) == listed
         assert {task.thread for task in listed} <= {thread.name for thread in pool._threads}
         numbers = {thread.native_id for thread in threading.enumerate()}
@@ -265,7 +263,7 @@ def test_the_names_of_callables() -> None:
         (dict.fromkeys, "dict.fromkeys"),
         ([].append, "list.append"),
         (Thing, "support.common.Thing"),
-        (Strange(), f"{HERE}.Strange"),
+        (Strange(), f"{__name__}.Strange"),
         (Proxy(), "Proxy"),
         (None, OVER),
     ):
