@@ -13,20 +13,7 @@ from concurrent.futures.thread import BrokenThreadPool
 from typing import Any
 
 import pytest
-from support.common import (
-    FORK,
-    LONG,
-    TIMEOUT,
-    Background,
-    Boom,
-    Gate,
-    all_end,
-    collected,
-    eventually,
-    needs_fork,
-    needs_stacks,
-    output_of,
-)
+from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, collected, eventually, forked, needs_stacks
 
 from ebbpool import AdaptiveExecutor
 
@@ -84,16 +71,17 @@ ENDINGS = {"shut down": "8", "cancelled": "cancelled", "broken": "broken", "forg
 """How a pool may end, and what becomes of a call that has not begun."""
 
 
+def initialize(gate: Gate, ending: str) -> None:
+    gate()
+    if ending == "broken":
+        raise Boom
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_what_was_accepted_and_has_not_begun(feature: str, ending: str, caplog: pytest.LogCaptureFixture) -> None:
-    def initialize() -> None:
-        gate()
-        if ending == "broken":
-            raise Boom
-
     with Gate() as gate:
-        pool = AdaptiveExecutor(1, initializer=initialize, keep_alive=LONG)
+        pool = AdaptiveExecutor(1, initializer=initialize, initargs=(gate, ending), keep_alive=LONG)
         pool.submit(int)
         gate.await_begun()
         wait = FEATURES[feature](pool)
@@ -118,12 +106,7 @@ def test_what_was_accepted_and_has_not_begun(feature: str, ending: str, caplog: 
 def test_those_that_wait_for_room_in_a_full_queue(ending: str, caplog: pytest.LogCaptureFixture) -> None:
     """A call from a loop has been accepted, one of a thread has not."""
 
-    def initialize() -> None:
-        gate()
-        if ending == "broken":
-            raise Boom
-
-    with Gate() as gate, AdaptiveExecutor(1, max_queue=1, initializer=initialize) as pool:
+    with Gate() as gate, AdaptiveExecutor(1, "", initialize, (gate, ending), max_queue=1) as pool:
         pool.submit(int)
         gate.await_begun()
         pool.submit(int)
@@ -139,7 +122,6 @@ def test_those_that_wait_for_room_in_a_full_queue(ending: str, caplog: pytest.Lo
         assert outcome_of(calling.join) == ("8" if ending == "runs" else ending)
 
 
-@needs_fork
 def test_what_has_not_begun_stays_with_the_parent_of_a_fork() -> None:
     script = """
     pool = AdaptiveExecutor(1, max_queue=None)
@@ -170,7 +152,7 @@ def test_what_has_not_begun_stays_with_the_parent_of_a_fork() -> None:
     of_map = "the process was forked while the map was under way"
     of_stream = "the process was forked; this stream was left with the parent"
     told = "[0, 0, 0, 0] [0, 1, 2] [0, 1, 2] [0, 1, 2]"
-    assert output_of(script, FORK) == [left] * 6 + [of_map] * 2 + [of_stream, "8 16 [1, 2]", "0", told]
+    assert forked(script) == [left] * 6 + [of_map] * 2 + [of_stream, "8 16 [1, 2]", "0", told]
 
 
 @pytest.mark.parametrize("ending", ["shut down", "without waiting", "forgotten"])

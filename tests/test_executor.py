@@ -14,14 +14,11 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 from support import seams
 from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, eventually, tight_switching
+from support.loops import fail
 from support.model import ExecutorModel, profile
 
 import ebbpool
 from ebbpool import AdaptiveExecutor
-
-
-def raise_(error: BaseException) -> None:
-    raise error
 
 
 def test_it_does_what_the_model_says() -> None:
@@ -46,14 +43,14 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
 def test_whatever_a_task_or_a_callback_raises_the_worker_lives(error: BaseException) -> None:
     with AdaptiveExecutor(1, keep_alive=LONG) as pool:
         worker = pool.submit(threading.current_thread).result(TIMEOUT)
-        future = pool.submit(raise_, error)
+        future = pool.submit(fail, error)
         assert future.exception(TIMEOUT) is error
         with pytest.raises(type(error)):
             future.result(TIMEOUT)
         with Gate() as gate:
             gate.hold(pool)
             future = pool.submit(int, 7)
-            future.add_done_callback(lambda _: raise_(error))
+            future.add_done_callback(lambda _: fail(error))
         assert future.result(TIMEOUT) == 7
         assert pool.submit(threading.current_thread).result(TIMEOUT) is worker
 
@@ -124,11 +121,11 @@ def test_cancelling_a_queued_task_tells_the_waiters_at_once() -> None:
 def test_a_failing_initializer_breaks_the_pool(caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate()
 
-    def fail() -> None:
+    def initialize() -> None:
         gate()
-        raise Boom("initializer")
+        fail(Boom("initializer"))
 
-    with caplog.at_level(logging.CRITICAL, "concurrent.futures"), AdaptiveExecutor(1, "", fail) as pool, gate:
+    with caplog.at_level(logging.CRITICAL, "concurrent.futures"), AdaptiveExecutor(1, "", initialize) as pool, gate:
         assert not pool._broken
         futures = [pool.submit(int) for _ in range(3)]
         gate.await_begun()
@@ -151,7 +148,7 @@ def test_a_failing_initializer_breaks_the_pool(caplog: pytest.LogCaptureFixture)
 def test_a_failing_finalizer_is_logged_and_hurts_nobody(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.ERROR, "concurrent.futures"),
-        AdaptiveExecutor(1, keep_alive=0.01, finalizer=lambda: raise_(error)) as pool,
+        AdaptiveExecutor(1, keep_alive=0.01, finalizer=lambda: fail(error)) as pool,
     ):
         worker = pool.submit(threading.current_thread).result(TIMEOUT)
         assert all_end([worker])
@@ -178,7 +175,6 @@ def test_at_most_one_woken_worker_is_on_its_way() -> None:
 
 
 def test_a_slow_initializer_holds_up_nobody_else() -> None:
-    """The second worker starts though the first is still being initialized."""
     barrier = threading.Barrier(2)
     with AdaptiveExecutor(2, initializer=barrier.wait, initargs=(TIMEOUT,)) as pool:
         futures = [pool.submit(pow, 2, number) for number in range(4)]

@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 from support.common import (
-    FORK,
     TIMEOUT,
     Background,
     Boom,
     Gate,
     Thing,
-    eventually,
     fail,
+    forked,
     gone,
-    needs_fork,
     output_of,
     together,
     wait_for_idle,
@@ -290,7 +288,7 @@ def test_one_that_nobody_holds_finishes_its_work(pool: AdaptiveExecutor, make: C
         del executor
         gone(reference, pool=pool)
     assert not wait(futures, TIMEOUT).not_done
-    eventually(lambda: pool.stats().running == 0, "the threads are given back")
+    wait_for_idle(pool)  # the threads are given back
 
 
 def test_one_that_is_idle_holds_nothing_of_its_last_call(executor: Any) -> None:
@@ -321,7 +319,6 @@ def test_what_is_queued_when_the_process_ends_still_runs() -> None:
     assert output_of(script) == ["end", "1500"]
 
 
-@needs_fork
 def test_a_forked_child_uses_them_anew() -> None:
     script = """
         import ebbpool
@@ -346,4 +343,4 @@ def test_a_forked_child_uses_them_anew() -> None:
         ends = True
         print("done")
     """
-    assert output_of(script, FORK)[-1] == "done"
+    assert forked(script)[-1] == "done"

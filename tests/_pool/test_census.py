@@ -22,11 +22,6 @@ COST, LEAST, STILL, Place = census.COST, census.LEAST, census.STILL, census.Plac
 LONG = 10 * WINDOW
 
 
-class Numbered:
-    def __init__(self, native_id: int | None) -> None:
-        self.native_id = native_id
-
-
 class World:
     """Threads by number: the processor time that they have used, and where they are."""
 
@@ -47,7 +42,7 @@ class World:
         for number in numbers:
             self.used[number] = 1.0
             self.places[number] = place
-        return [Numbered(number) for number in numbers]
+        return [SimpleNamespace(native_id=number) for number in numbers]
 
     def compute(self, seconds: float, *numbers: int) -> None:
         """Let each of the threads, or one without Python if there are none, use so much processor time."""
@@ -80,7 +75,7 @@ def test_counts_those_that_wait_outside_and_those_that_wait_for_locks(world: Wor
     assert world.looked == [1, 2, 3, 4]
     # Nor is one that has not begun, or has ended.
     del world.used[5]
-    assert world.measure([*workers, Numbered(None)]) == Asleep(5, outside=2, in_locks=1)
+    assert world.measure([*workers, SimpleNamespace(native_id=None)]) == Asleep(5, outside=2, in_locks=1)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +129,7 @@ def test_a_system_that_forbids_to_load_a_library_is_read_the_plain_way(monkeypat
 
 
 def test_a_platform_that_cannot_tell(world: World) -> None:
-    assert [world.measure([Numbered(1)]) for _ in range(3)] == [None] * 3
+    assert [world.measure([SimpleNamespace(native_id=1)]) for _ in range(3)] == [None] * 3
 
 
 @needs_places
@@ -173,9 +168,7 @@ def test_where_real_threads_are_and_what_their_clocks_say(reader: Any, monkeypat
 
 
 @needs_places
-def test_where_the_kernel_hides_it_a_thread_that_does_not_run_waits_for_a_lock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_the_kernel_hides_it_a_thread_that_does_not_run_waits_for_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     states = {b"wchan": b"0", b"stat": b"77 (a (strange) name) S 1 2"}
     monkeypatch.setattr(census, "reader", lambda: lambda path: states[path.rpartition(b"/")[2]])
     assert census.place_of(77) is Place.LOCK

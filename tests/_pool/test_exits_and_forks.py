@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
-from support.common import COUNTS_REFERENCES, FORK, needs_fork, output_of
+from support.common import COUNTS_REFERENCES, forked, output_of
 
 HOOKS = """
     import os, signal, sys, threading
@@ -26,6 +27,9 @@ HOOKS = """
         thread.start()
         thread.join(10)
         return outcome[0]
+    class Dying:
+        def __del__(self):
+            use()
 """
 WAYS = {
     "the hook itself": "use()",
@@ -33,11 +37,6 @@ WAYS = {
     "a finaliser": "Dying()",
     "another thread": "in_thread(use)",
 }
-USES = """
-    class Dying:
-        def __del__(self):
-            use()
-"""
 PLAIN = """
     import os
     os.environ["EBBPOOL_PURE"] = "1"
@@ -146,9 +145,8 @@ EXITS = {
         ["8"],
     ),
 }
-FORKS = {
+FORKS: dict[str, tuple[Any, ...]] = {
     "fork with an idle pool, and one that was shut down": (
-        FORK,
         """
             pool, closed = AdaptiveExecutor(4, keep_alive=600), AdaptiveExecutor(2)
             print(pool.submit(pow, 2, 3).result(10), closed.submit(int).result(10))
@@ -174,7 +172,6 @@ FORKS = {
     ),
     "fork while others submit": (
         # The child must not inherit a lock that another thread held.
-        FORK,
         """
             pool = AdaptiveExecutor(4, max_queue=10)
             over = threading.Event()
@@ -195,7 +192,6 @@ FORKS = {
         ["{0}"],
     ),
     "fork while the ceiling is lifted": (
-        FORK,
         """
             from support import seams
             pool = AdaptiveExecutor(1)
@@ -220,10 +216,7 @@ FORKS = {
     ),
     "a child that ends like any interpreter": (
         # The parent's workers are not there to be joined, the child's are.
-        "",
         """
-            import os, sys, threading
-            from ebbpool import AdaptiveExecutor
             pool = AdaptiveExecutor(2)
             gate, begun = threading.Event(), threading.Event()
             pool.submit(lambda: (begun.set(), gate.wait(20)))
@@ -239,7 +232,6 @@ FORKS = {
     ),
     "a task submitted, and a pool made by another thread, in a hook": (
         # The task runs in the parent, and fails in the child.
-        HOOKS + FORK,
         """
             pool = AdaptiveExecutor(1)
             gate = threading.Event()
@@ -263,11 +255,11 @@ FORKS = {
             futures[0].result(10)
         """,
         ["8", "the process was forked; this call was left with the parent", "16", "0", "ran"],
+        HOOKS,
     ),
     "a fork does not wait for a thread in the middle of a step": (
         # Plain, a thread may be anywhere in a step. Here one is stopped with a task in its hands that is on no queue,
         # and another one holds what futures that are made by hand need.
-        PLAIN + FORK,
         """
             from ebbpool import Future
             from support import seams
@@ -314,9 +306,9 @@ FORKS = {
             print(future.result(10))
         """,
         ["8", "the process was forked; this call was left with the parent", "32", "[0, 1]", "0", "16"],
+        PLAIN,
     ),
     "a process that has shut down its pools forks without a warning": (
-        FORK,
         """
             import warnings
             warnings.simplefilter("error")
@@ -339,7 +331,6 @@ FORKS = {
     ),
     "a fork in the thread itself": (
         # In the child that thread is not the timekeeper any more.
-        FORK,
         """
             from support import seams
             pool = AdaptiveExecutor(2, keep_alive=600)
@@ -363,7 +354,7 @@ FORKS = {
         ["[0, 1]", "0"],
     ),
 }
-"""What a script begins with, the script, and what it prints."""
+"""A script, what it prints, and what it begins with before the rest."""
 
 
 @pytest.mark.parametrize(("script", "printed"), EXITS.values(), ids=EXITS)
@@ -373,20 +364,19 @@ def test_exit(script: str, printed: list[str]) -> None:
     assert output_of(script, EXIT) == printed
 
 
-@needs_fork
-@pytest.mark.parametrize(("prelude", "script", "printed"), FORKS.values(), ids=FORKS)
-def test_fork(prelude: str, script: str, printed: list[str]) -> None:
-    assert output_of(script, prelude) == printed
+@pytest.mark.parametrize("of_fork", FORKS.values(), ids=FORKS)
+def test_fork(of_fork: tuple[Any, ...]) -> None:
+    script, printed, *prelude = of_fork
+    assert forked(script, *prelude) == printed
 
 
-@needs_fork
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("hook", ["before", "parent", "child"])
 def test_a_pool_may_be_used_and_waited_for_in_the_hooks(hook: str, way: str) -> None:
     """Even in those that were registered before ebbpool's own: in the child a pool is as new there already."""
     if not COUNTS_REFERENCES and way in ("a finaliser", "another thread"):
         pytest.skip("PyPy finalises later, and may run no other thread within its hooks")
-    lines = output_of(
+    lines = forked(
         f"""
     from ebbpool import sync
     pool = AdaptiveExecutor(2, thread_stack_size=1 << 19)
@@ -413,7 +403,7 @@ def test_a_pool_may_be_used_and_waited_for_in_the_hooks(hook: str, way: str) -> 
     pool.shutdown(timeout=10)
     print(used)
     """,
-        HOOKS + FORK + USES,
+        HOOKS,
     )
     in_child, in_parent = ["[]" if hook == other else "[8]" for other in ("parent", "child")]
     assert lines == ["16 True", f"32 {in_child}", "64", "0", "0", in_parent]

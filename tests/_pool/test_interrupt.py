@@ -14,20 +14,11 @@ from typing import Any
 
 import pytest
 from support.cancelling import cancel
-from support.common import (
-    LONG,
-    TIMEOUT,
-    Gate,
-    needs_stacks,
-    no_collector,
-    tight_switching,
-    wait_for_idle,
-)
+from support.common import LONG, TIMEOUT, Gate, needs_stacks, no_collector, tight_switching, wait_for_idle
 
 import ebbpool
 from ebbpool import AdaptiveExecutor, spillable
 
-HERE = __name__
 STEPS = 30
 """More than a canceller makes calls."""
 COUNTED = sum(range(2000))
@@ -156,7 +147,7 @@ def test_a_task_is_called_by_its_own_name(fn: Callable[..., Any]) -> None:
         pool.lane("lane", limit=1, interrupt=True).submit(fn(wait_here))
         gate.await_begun()
         (task,) = pool.running(stacks=True)
-        assert task.name == f"{HERE}.{wait_here.__qualname__}"
+        assert task.name == f"{__name__}.{wait_here.__qualname__}"
         assert "_pool/cancelling.py" not in (task.stack or "")
 
 

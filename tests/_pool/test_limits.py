@@ -214,7 +214,6 @@ SHORT = 0.05
 
 
 def until_cancelled(begun: threading.Event | None = None) -> str:
-    """Run until somebody cancels the task."""
     told = threading.Event()
     with ebbpool.on_cancel(told.set):
         if begun is not None:

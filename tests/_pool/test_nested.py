@@ -39,9 +39,7 @@ def test_three_deep(collect: Callable[[Any], Any]) -> None:
         assert [future.result(TIMEOUT) for future in outermost] == [4] * 4
 
 
-def test_a_waiting_worker_counts_as_blocked_and_another_takes_its_place(
-    collect: Callable[[Any], Any],
-) -> None:
+def test_a_waiting_worker_counts_as_blocked_and_another_takes_its_place(collect: Callable[[Any], Any]) -> None:
     with AdaptiveExecutor(2, keep_alive=LONG) as pool, Gate() as inner, Gate() as outer:
 
         def parent() -> Any:

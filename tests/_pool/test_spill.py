@@ -23,7 +23,6 @@ import pytest
 from support import seams
 from support.common import (
     A_MOMENT,
-    FORK,
     LONG,
     TIMEOUT,
     Background,
@@ -34,8 +33,8 @@ from support.common import (
     collected,
     eventually,
     fail,
+    forked,
     gone,
-    needs_fork,
     no_thread,
     output_of,
     starting,
@@ -64,14 +63,10 @@ def request() -> str:
     return REQUEST.get()
 
 
-def measured(pool: AdaptiveExecutor, *call: Any) -> Any:
+def measured(pool: AdaptiveExecutor, *call: Any, still: bool = True) -> Any:
     seams.engine_of(pool).observe(1, lambda waited, ran: None)
-    return pool.submit(*call)
-
-
-def no_longer_measured(pool: AdaptiveExecutor, *call: Any) -> Any:
-    seams.engine_of(pool).observe(1, lambda waited, ran: None)
-    seams.engine_of(pool).observe(0, None)
+    if not still:
+        seams.engine_of(pool).observe(0, None)
     return pool.submit(*call)
 
 
@@ -95,7 +90,7 @@ WAYS: dict[str, Callable[..., Any]] = {
     "lane": in_lane,
     "first lane": partial(in_lane, first=True),
     "measured": measured,
-    "no longer measured": no_longer_measured,
+    "no longer measured": partial(measured, still=False),
     "partial": lambda pool, fn, arg: pool.submit(partial(partial(fn), arg)),
     "context": lambda pool, *call: pool.submit(run_in_context(*call)),
     "partial of a context": lambda pool, fn, arg: pool.submit(partial(run_in_context(fn), arg)),
@@ -241,31 +236,21 @@ def test_every_way_in_from_a_loop(way: str, factory: Callable[[], asyncio.Abstra
         assert pool.stats().spill_returned == lost
 
 
-def test_a_call_of_a_loop_that_comes_back_has_its_context() -> None:
+def test_a_call_of_a_loop_that_comes_back_has_its_context_and_is_not_made_if_the_loop_has_given_it_up() -> None:
+    ran: list[int] = []
+
     async def main(pool: AdaptiveExecutor, there: Elsewhere, gate: Gate) -> None:
         REQUEST.set("mine")
-        future = pool.run(spillable(request))
-        await pool_of_ours.run(there.await_sent)
+        given_up, wanted = pool.run(spillable(ran.append), 1), pool.run(spillable(request))
+        await pool_of_ours.run(there.await_sent, 2)
+        given_up.cancel()
+        there.lose()
         there.lose()
         gate.open()
-        assert await future == "mine"
+        assert await wanted == "mine"
 
     with AdaptiveExecutor(2) as pool_of_ours, spilling() as (pool, there, gate):
         asyncio.run(main(pool, there, gate))
-
-
-def test_a_call_that_its_loop_has_given_up_is_not_made_again() -> None:
-    ran: list[int] = []
-
-    async def main(pool: AdaptiveExecutor, there: Elsewhere) -> None:
-        future = pool.run(spillable(ran.append), 1)
-        await pool_of_ours.run(there.await_sent)
-        future.cancel()
-        there.lose()
-
-    with AdaptiveExecutor(2) as pool_of_ours, spilling() as (pool, there, gate):
-        asyncio.run(main(pool, there))
-        gate.open()
         wait_for_idle(pool)
         assert (ran, pool.stats().cancelled) == ([], 1)
 
@@ -685,9 +670,7 @@ def test_an_executor_may_be_collected_while_tasks_are_away(lost: bool) -> None:
 
 
 def test_an_idle_pool_holds_nothing_of_what_was_away() -> None:
-    there = Elsewhere()
-    with AdaptiveExecutor(1, spill=there, spill_after=0) as pool, Gate() as gate:
-        gate.hold(pool)
+    with spilling() as (pool, there, gate):
         references = []
         futures: list[Any] = []
         for lost in (False, True):
@@ -765,7 +748,6 @@ def test_the_interpreter_ends_once_all_has_come_back() -> None:
     assert sorted(output_of(script, "import logging; logging.disable()\n")) == ["0 there", "1 here"]
 
 
-@needs_fork
 def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
     script = """
         import logging
@@ -811,7 +793,7 @@ def test_what_is_away_stays_with_the_parent_of_a_fork() -> None:
         pool.shutdown()
         there.shutdown()
     """
-    assert output_of(script, FORK) == [
+    assert forked(script) == [
         "the process was forked; this call was left with the parent",
         "8",
         "True 0",

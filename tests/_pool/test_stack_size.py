@@ -8,12 +8,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support.common import FORK, TIMEOUT, Background, Gate, needs_fork, no_thread, output_of, starting, together
+from support.common import TIMEOUT, Background, Gate, forked, no_thread, starting, together
 
 from ebbpool import AdaptiveExecutor
 
-SMALL = 1 << 18
-LARGE = 1 << 25
+SMALL, USUAL, LARGE = 1 << 18, 1 << 22, 1 << 25
 
 glibc_only = pytest.mark.skipif(
     sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "pthread_getattr_np"),
@@ -30,14 +29,12 @@ def setting() -> int:
 
 @pytest.fixture(autouse=True)
 def the_setting_is_put_back() -> Iterator[None]:
-    before = setting()
+    before = threading.stack_size(USUAL)
     yield
-    after = threading.stack_size(before)
-    assert after == before
+    assert threading.stack_size(before) == USUAL
 
 
 def own_stack() -> int:
-    """Return the bytes of stack that the calling thread has."""
     library = ctypes.CDLL(None)
     attributes = ctypes.create_string_buffer(256)
     library.pthread_self.restype = ctypes.c_void_p
@@ -63,26 +60,14 @@ def stacks_of(pool: AdaptiveExecutor, workers: int) -> list[int]:
 
 
 @glibc_only
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_workers_have_the_stack_that_was_asked_for_and_other_threads_have_not(size: int) -> None:
-    assert not fits(Background(own_stack).join(), size)
+@pytest.mark.parametrize("size", [SMALL, None, LARGE])
+def test_workers_have_the_stack_that_was_asked_for_and_other_threads_that_of_the_interpreter(size: int | None) -> None:
+    assert fits(Background(own_stack).join(), USUAL)
     with AdaptiveExecutor(3, thread_stack_size=size) as pool:
         found = stacks_of(pool, 3)
-        assert all(fits(stack, size) for stack in found), found
-        assert not fits(Background(own_stack).join(), size)
-
-
-@glibc_only
-def test_a_pool_without_a_size_follows_the_interpreter() -> None:
-    threading.stack_size(SMALL)
-    try:
-        with AdaptiveExecutor(1) as pool:
-            assert fits(pool.submit(own_stack).result(TIMEOUT), SMALL)
-        with AdaptiveExecutor(1, thread_stack_size=LARGE) as pool:
-            assert fits(pool.submit(own_stack).result(TIMEOUT), LARGE)
-        assert setting() == SMALL
-    finally:
-        threading.stack_size(0)
+        assert all(fits(stack, size or USUAL) for stack in found), found
+        assert fits(Background(own_stack).join(), USUAL)
+    assert setting() == USUAL
 
 
 @glibc_only
@@ -119,32 +104,26 @@ def test_a_start_that_fails_puts_the_setting_back(error: BaseException) -> None:
         seen.append(setting())
         raise error
 
-    before = setting()
     with AdaptiveExecutor(1, "sized", thread_stack_size=SMALL) as pool:
         with starting("sized_0", refuse), pytest.raises(type(error)):
             pool.submit(int)
-        assert (seen, setting()) == ([SMALL], before)
+        assert (seen, setting()) == ([SMALL], USUAL)
         # Nor does another thread wait for ever.
         assert Background(lambda: pool.submit(int).result(TIMEOUT)).join() == 0
 
 
 def test_checking_a_size_starts_no_thread_and_changes_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    threading.stack_size(SMALL)
-    try:
-        monkeypatch.setattr(threading.Thread, "start", no_thread)
-        AdaptiveExecutor(thread_stack_size=LARGE)
-        for wrong in (1, 2**60):
-            with pytest.raises(ValueError):
-                AdaptiveExecutor(thread_stack_size=wrong)
-        assert setting() == SMALL
-    finally:
-        threading.stack_size(0)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    AdaptiveExecutor(thread_stack_size=LARGE)
+    for wrong in (1, 2**60):
+        with pytest.raises(ValueError):
+            AdaptiveExecutor(thread_stack_size=wrong)
+    assert setting() == USUAL
 
 
-@needs_fork
 def test_a_fork_while_another_thread_starts_a_worker() -> None:
     """The fork does not wait for the start; the child finds the usual setting and a lock that is free."""
-    lines = output_of(
+    lines = forked(
         """
     def setting():
         size = threading.stack_size()
@@ -179,7 +158,6 @@ def test_a_fork_while_another_thread_starts_a_worker() -> None:
     print(setting())
     with AdaptiveExecutor(1, thread_stack_size=1 << 19) as pool:
         print(pool.submit(pow, 2, 4).result(10))
-    """,
-        FORK,
+    """
     )
     assert lines == ["0", str(1 << 20), "16"]

@@ -279,7 +279,6 @@ def stranded(pool: AdaptiveExecutor, submit: Callable[[], object], give_up: floa
 
 
 def says_why(future: Future[Any]) -> bool:
-    """Tell whether a future failed because the system refused threads."""
     error = future.exception(TIMEOUT)
     assert isinstance(error, BrokenThreadPool) and str(error) == BROKEN, error
     return type(error.__cause__) is RuntimeError and str(error.__cause__) == REFUSAL

@@ -10,20 +10,7 @@ import weakref
 from typing import Any
 
 import pytest
-from support.common import (
-    COUNTS_REFERENCES,
-    LONG,
-    TIMEOUT,
-    Background,
-    Boom,
-    Gate,
-    Thing,
-    eventually,
-    needs_stacks,
-    no_collector,
-    together,
-    wait_for_idle,
-)
+from support.common import LONG, TIMEOUT, Background, Gate, Thing, eventually, needs_stacks, no_collector, together
 from support.seams import OVER, called_name
 
 import ebbpool
@@ -59,7 +46,7 @@ def test_the_figures_of_a_busy_pool() -> None:
             future.cancel()
         assert (pool.stats().queued, pool.stats().oldest_wait) == (0, 0), "cancelled tasks do not wait"
         gate.open()
-        wait_for_idle(pool)
+        assert pool.wait_idle(TIMEOUT)
         stats = pool.stats()
         assert (stats.running, stats.queued, stats.oldest_wait, stats.longest_running) == (0, 0, 0, 0)
         assert (stats.completed, stats.cancelled) == (2, 3)
@@ -102,7 +89,7 @@ def test_wait_idle_in_a_task_of_the_own_pool_is_an_error() -> None:
     with AdaptiveExecutor(1) as pool, AdaptiveExecutor(1) as other:
         with pytest.raises(RuntimeError, match="own pool"):
             pool.submit(pool.wait_idle, TIMEOUT).result(TIMEOUT)
-        wait_for_idle(pool)
+        assert pool.wait_idle(TIMEOUT)
         assert other.submit(pool.wait_idle, TIMEOUT).result(TIMEOUT) is True
 
 
@@ -176,8 +163,6 @@ def test_live_pools_and_open_lanes_are_listed_oldest_first() -> None:
 
 # What runs, what it is called, and where it is.
 
-HERE = __name__
-
 
 class Doer:
     """An object whose method and whose call is a task."""
@@ -204,7 +189,7 @@ def test_what_runs_is_listed_the_longest_first() -> None:
             pool.submit(task)
             gate.await_begun()
         listed = pool.running()
-        assert [task.name for task in listed] == [f"{HERE}.wait_at", f"{HERE}.Doer.do", f"{HERE}.Doer"]
+        assert [task.name for task in listed] == [f"{__name__}.wait_at", f"{__name__}.Doer.do", f"{__name__}.Doer"]
         assert sorted(listed, key=lambda task: -task.seconds) == listed
         assert {task.thread for task in listed} <= {thread.name for thread in pool._threads}
         numbers = {thread.native_id for thread in threading.enumerate()}
@@ -277,8 +262,8 @@ def test_the_names_of_callables() -> None:
         (functools.partial(functools.partial(time.sleep, 1)), "time.sleep"),
         (dict.fromkeys, "dict.fromkeys"),
         ([].append, "list.append"),
-        (Boom, f"{Boom.__module__}.Boom"),
-        (Strange(), f"{HERE}.Strange"),
+        (Thing, "support.common.Thing"),
+        (Strange(), f"{__name__}.Strange"),
         (Proxy(), "Proxy"),
         (None, OVER),
     ):
@@ -298,17 +283,17 @@ class Last:
         self.told.append(self.pool.submit(int).result(TIMEOUT))
 
 
-@pytest.mark.skipif(not COUNTS_REFERENCES, reason="references are not counted here")
+@pytest.mark.counts_references
 @pytest.mark.parametrize("max_workers", [1, 8])
 def test_the_end_of_what_was_called_may_wait_for_its_pool(max_workers: int) -> None:
     told: list[Any] = []
     with AdaptiveExecutor(max_workers) as pool:
         pool.submit(Last(pool, told))
         eventually(lambda: told == [0])
-        wait_for_idle(pool)
+        assert pool.wait_idle(TIMEOUT)
 
 
-@pytest.mark.skipif(not COUNTS_REFERENCES, reason="references are not counted here")
+@pytest.mark.counts_references
 def test_a_look_at_stacks_keeps_nothing_of_any_thread() -> None:
     def look(pool: AdaptiveExecutor) -> weakref.ref[Thing]:
         thing = Thing()

@@ -357,8 +357,7 @@ def test_a_caller_that_starts_it_as_it_ends_has_it(ending: Interrupted) -> None:
     ending.at("asked", come_to_need_it)
     ending.start()
     eventually(lambda: ending.stays)
-    done = use(ending, "call_soon")
-    eventually(done)
+    eventually(use(ending, "call_soon"))
     assert len(ending.threads) == 1
 
 

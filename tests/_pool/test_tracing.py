@@ -64,8 +64,7 @@ SENTRY = """
 PRELUDE = """
     import asyncio, sys, threading
     from contextlib import contextmanager
-"""
-COLLECT = """
+
     def collect(submit, numbers=(1, 2, 3)):
         futures = []
         for number in numbers:
@@ -73,8 +72,6 @@ COLLECT = """
                 futures.append(submit(seen))
         return [future.result(20) for future in futures]
 """
-
-
 TOOLS = {
     "opentelemetry": ("opentelemetry.instrumentation.threading", OPENTELEMETRY),
     "sentry": ("sentry_sdk", SENTRY),
@@ -87,7 +84,7 @@ def tool(request: pytest.FixtureRequest) -> str:
     module, source = TOOLS[request.param]
     if not is_here(module):
         pytest.skip(f"{module} is not installed")
-    return PRELUDE + source + COLLECT
+    return PRELUDE + source
 
 
 @pytest.mark.parametrize(("first", "then"), [("instrument()", "import ebbpool"), ("import ebbpool", "instrument()")])

@@ -12,26 +12,13 @@ from typing import Any
 
 import pytest
 from support import seams
-from support.common import (
-    FORK,
-    LONG,
-    STACKS,
-    TIMEOUT,
-    Background,
-    Gate,
-    eventually,
-    gone,
-    needs_fork,
-    output_of,
-    wait_for_idle,
-)
+from support.common import LONG, STACKS, TIMEOUT, Background, Gate, eventually, forked, gone, wait_for_idle
 from support.manual_time import ManualTimekeeper
 
 from ebbpool import AdaptiveExecutor, LoopLag
 
 
 def warnings(caplog: pytest.LogCaptureFixture, of: str) -> list[str]:
-    """Return the warnings with these words."""
     texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     return [text for text in texts if of in text]
 
@@ -144,10 +131,9 @@ FORKS = {
 }
 
 
-@needs_fork
 @pytest.mark.parametrize("script", FORKS.values(), ids=FORKS)
 def test_fork(script: str) -> None:
-    assert output_of(script, FORK) == ["0"]
+    assert forked(script) == ["0"]
 
 
 def test_a_handler_may_need_a_pool_that_needs_the_timekeeper(monkeypatch: pytest.MonkeyPatch) -> None:

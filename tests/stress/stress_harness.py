@@ -23,6 +23,7 @@ from dataclasses import asdict
 from typing import Any, NoReturn
 
 import pytest
+from support.common import Boom
 
 from ebbpool import (
     AdaptiveExecutor,
@@ -132,10 +133,6 @@ class Gauge:
             self.now -= 1
 
 
-class BoomError(Exception):
-    """What a task of the kind "boom" raises."""
-
-
 class Ticket:
     """One task: what was asked of it, and everything that happened to it.
 
@@ -149,7 +146,7 @@ class Ticket:
         self.due = due
         self.loop = loop
         self.token = object()
-        self.error = BoomError() if kind == "boom" else None
+        self.error = Boom() if kind == "boom" else None
         self.future: Any = None
         self.runs: list[int] = []
         self.returned: list[bool] = []
@@ -207,7 +204,7 @@ class Ticket:
         return True
 
     async def wait(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError, CancelledError, BoomError, QueueTimeout):
+        with contextlib.suppress(asyncio.CancelledError, CancelledError, Boom, QueueTimeout):
             await self.future
         self.look()
 

@@ -17,7 +17,6 @@ from stress_harness import (
     PATIENCE,
     SECONDS,
     SEED,
-    BoomError,
     Crew,
     Gauge,
     Ledger,
@@ -28,6 +27,7 @@ from stress_harness import (
     rounds,
     stuck,
 )
+from support.common import Boom
 from support.loops import FACTORIES, Report, why_lacking
 from support.model import ExecutorModel, profile
 
@@ -50,7 +50,16 @@ KINDS = ("threads", "lanes", "loops")
 """What takes part: threads alone; lanes and delayed calls beside them; event loops and lanes."""
 LANES = (("narrow", 1, False), ("middle", 3, False), ("urgent", 2, True))
 """Name, limit, and whether it goes first. A task of one may wait for one of a later lane, or of the pool."""
-ENDINGS = ("idle", "wait", "no wait", "cancel", "with", "twice", "lanes first")
+ENDINGS: dict[str, list[dict[str, bool]]] = {
+    "idle": [],
+    "wait": [{}],
+    "no wait": [{"wait": False}],
+    "cancel": [{"cancel_futures": True}],
+    "cancel, no wait": [{"wait": False, "cancel_futures": True}],
+    "twice": [{"wait": False}, {"wait": False, "cancel_futures": True}],
+    "lanes first": [],
+}
+"""How a pool may be shut down, before that is waited for."""
 NEAR = (0.0, 0.0001, 0.0005, 0.002, 0.005)
 FAR = 3600.0
 NUMBERS = itertools.count()
@@ -204,7 +213,7 @@ class Storm:
 
         def hear(loop: asyncio.AbstractEventLoop, report: Report) -> None:
             # Of the errors of calls whose futures were cancelled meanwhile a loop is told, and of no others.
-            if not isinstance(report.get("exception"), BoomError):
+            if not isinstance(report.get("exception"), Boom):
                 strays.append(report)
 
         async def main() -> None:
@@ -266,30 +275,16 @@ class Storm:
                 ledger.settle()
             assert self.pool.wait_idle(PATIENCE), self.pool.stats()
             add_up(self.pool.stats(), *(ledger.tally() for ledger in self.ledgers))
-        self.end(ending, rng)
+        if ending == "lanes first":
+            for ledger in list(self.lanes):
+                ledger.close(rng)
+        for how in ENDINGS[ending]:
+            self.pool.shutdown(**how)
+        self.pool.shutdown(timeout=PATIENCE)
         crew.join()
         for ledger in (*self.lanes, *self.past):
             ledger.check()
         check_closed(self.pool, self.prefix, *self.ledgers)
-
-    def end(self, ending: str, rng: random.Random) -> None:
-        pool = self.pool
-        if ending == "wait":
-            pool.shutdown()
-        elif ending == "cancel":
-            pool.shutdown(cancel_futures=True)
-        elif ending == "with":
-            with pool:
-                pass
-        elif ending == "twice":
-            pool.shutdown(wait=False)
-            pool.shutdown(wait=False, cancel_futures=True)
-        elif ending == "lanes first":
-            for ledger in list(self.lanes):
-                ledger.close(rng)
-        else:
-            pool.shutdown(wait=False)
-        pool.shutdown(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
@@ -302,7 +297,7 @@ def test_every_task_has_one_fate(settings: dict[str, Any]) -> None:
     for number in rounds(least=len(KINDS)):
         storm = Storm(settings, KINDS[number % len(KINDS)])
         try:
-            storm.rage(ENDINGS[number % len(ENDINGS)], random.Random(f"{SEED} {number}"))
+            storm.rage([*ENDINGS][number % len(ENDINGS)], random.Random(f"{SEED} {number}"))
         finally:
             # A failed round is not to leave its workers to the next.
             storm.pool.shutdown(wait=False, cancel_futures=True)

@@ -53,7 +53,6 @@ def run_on(backend: Backend, main: Callable[..., Any], *args: Any) -> Any:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Waits until `condition` holds, and lets the loop go on."""
     with anyio.fail_after(TIMEOUT):
         while not condition():  # noqa: ASYNC110  (there is nobody who could set an event)
             await anyio.sleep(0.001)

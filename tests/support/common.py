@@ -305,7 +305,6 @@ def forget_the_past() -> None:
 
 
 def wait_for_idle(pool: Any) -> None:
-    """Wait until `pool` has nothing queued and nothing running."""
     if not COUNTS_REFERENCES and not pool.wait_idle(0.2):
         gc.collect()  # what nobody holds any more may keep it at work
     assert pool.wait_idle(TIMEOUT), f"not idle: {pool.stats()}"
@@ -338,3 +337,10 @@ def output_of(script: str, prelude: str = "") -> list[str]:
     done = run_script(script, prelude)
     assert (done.returncode, done.stderr) == (0, ""), (done.returncode, done.stdout, done.stderr)
     return done.stdout.split("\n")[:-1]
+
+
+def forked(script: str, prelude: str = "") -> list[str]:
+    """The same for a script that begins with `FORK`, after the prelude; it is skipped where nothing can fork."""
+    if not hasattr(os, "fork"):
+        pytest.skip("the platform cannot fork")
+    return output_of(script, prelude + FORK)

@@ -28,7 +28,6 @@ class Held:
         self._begun, self._open = (Event(f"{self.name}-{what}", client=client) for what in ("begun", "open"))
 
     def await_begun(self) -> None:
-        """Wait until a call has begun."""
         assert self._begun.wait(2 * TIMEOUT)
 
     def open(self) -> None:

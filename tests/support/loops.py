@@ -122,7 +122,6 @@ class Loops:
 
 @pytest.fixture(name="loops", params=FACTORIES)
 def each_loop(request: pytest.FixtureRequest) -> Loops:
-    """Loops of each kind in turn."""
     if why := why_lacking(request.param):
         pytest.skip(why)
     return Loops(request.param)
@@ -141,7 +140,6 @@ async def until(condition: Callable[[], object], what: str = "") -> None:
 
 
 async def turns(count: int = 10) -> None:
-    """Let the loop turn a few times."""
     for _ in range(count):
         await asyncio.sleep(0)
 

@@ -234,7 +234,6 @@ class Site:
         return self.events(event, **wanted)[count - 1]
 
     def await_text(self, text: str) -> None:
-        """Wait until a line with `text` was written."""
         self._await(lambda: any(text in line for line in self.lines), repr(text))
 
     def _await(self, condition: Callable[[], bool], what: str) -> None:

@@ -74,7 +74,6 @@ class Elsewhere(Executor):
         assert future.cancel()
 
     def end(self, lost: bool) -> None:
-        """Make the oldest call, or fail to."""
         (self.lose if lost else self.make)()
 
 
