@@ -30,7 +30,9 @@ from support.common import (
     fail,
     gone,
     no_collector,
+    no_thread,
     output_of,
+    starting,
     wait_for_idle,
 )
 from support.seams import engine_of
@@ -134,6 +136,26 @@ async def test_a_call_that_the_pool_cancels(narrow_way: Way, abandon: bool, scop
         group.start_soon(call)
         await wait_all_tasks_blocked()
         narrow_way.pool.shutdown(wait=False, cancel_futures=True)
+    assert outcome == ["told"]
+
+
+@pytest.mark.anyio
+async def test_a_call_that_a_scope_and_then_the_pool_cancel(our_way: Way) -> None:
+    outcome: list[str] = []
+    scope = anyio.CancelScope()
+
+    async def call() -> None:
+        with pytest.raises(concurrent.futures.CancelledError, match="the pool"), scope:
+            await our_way.run_sync(abs, -1)
+        outcome.append("told")
+
+    async with our_way.busy() as (_, group):
+        # Below the ceiling a worker seems to be coming, so the call stays in the queue.
+        with starting(".*", no_thread):
+            group.start_soon(call)
+            await wait_all_tasks_blocked()
+            scope.cancel()
+            our_way.pool.shutdown(wait=False, cancel_futures=True)
     assert outcome == ["told"]
 
 

@@ -399,6 +399,19 @@ async def next_watched(results: AsyncIterator[Any]) -> weakref.ref[Any]:
 
 @pytest.mark.counts_references
 @on_every_loop
+async def test_an_iterable_that_was_read_is_not_kept() -> None:
+    async with AdaptiveExecutor(1) as pool:
+        thing = Thing()
+        results = pool.amap(abs, map(thing.method, range(2)), buffersize=5)
+        read = weakref.ref(thing)
+        del thing
+        assert await anext(results) == 1
+        gone(read, pool=pool)
+        await results.aclose()
+
+
+@pytest.mark.counts_references
+@on_every_loop
 @both_kinds
 @both_orders
 async def test_nothing_is_kept_of_what_was_handed_out(kind: str, ordered: bool) -> None:

@@ -60,7 +60,7 @@ class CallFuture(asyncio.Future[Any]):
             if not call.withdraw(by_anyio):
                 if self.shielded and by_anyio:
                     self.heir = CallFuture(loop=self.get_loop())
-                    self.heir.call = None
+                    self.heir.call, self.heir.heir, self.heir.shielded = call, None, False
                 call.abandon(self.heir)
         return super().cancel(msg)
 

@@ -146,13 +146,16 @@ async def _results(
     reader.add_done_callback(lambda _: calls.news.set())
     try:
         while True:
-            if added is not None and not reader.done():
+            if added is not None:
                 try:
                     deque(islice(added, calls.room()), 0)
                     if calls.room():
                         reader.set_result(None)
                 except Exception as error:
                     reader.set_exception(error)
+                if reader.done():
+                    # The iterable may be freed before its last results are handed out.
+                    added = None
             while not calls.turn:
                 if not calls.held and reader.done():
                     reader.result()
