@@ -119,7 +119,9 @@ class LoopCall(FutureCore):
 
     def _unwanted(self) -> bool:
         """Return whether the loop has given the call up."""
-        ticket = self._ticket
+        with self._pool.mutex:
+            # Another thread may be in `abandon`.
+            ticket = self._ticket
         return ticket is None or bool(ticket.done())
 
     def withdraw(self, at_ceiling: bool = False) -> bool:
@@ -147,7 +149,10 @@ class LoopCall(FutureCore):
         """Note, in the loop's thread, that nobody waits any more; the outcome goes to the ticket `heir`, if any."""
         self._abandoned = monotonic()
         if heir is not None:
-            self._ticket = heir
+            with self._pool.mutex:
+                # The last reference to the one before may not go under the mutex.
+                before, self._ticket = self._ticket, heir
+            del before
 
     def deliver(self) -> None:
         """Give the outcome to the ticket, in the loop's thread."""
