@@ -134,7 +134,7 @@ class Listeners:
             family=self._family,
             backlog=self._backlog,
             reuse_port=reuse_port,
-            dualstack_ipv6=self._address[0] == "::" and socket.has_dualstack_ipv6(),
+            dualstack_ipv6=self._family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
         )
         listener.setblocking(False)
         return listener
