@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -345,7 +346,8 @@ def test_what_hangs_is_seen_from_outside(top: Top, monkeypatch: pytest.MonkeyPat
 def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
     from ebbpool._top import client, processes
 
-    with waiting("import ebbpool; pool = ebbpool.AdaptiveExecutor(3, 'unprepared')") as there:
+    imports = "import ebbpool, socket; pool = ebbpool.AdaptiveExecutor(3, 'unprepared'); socket.setdefaulttimeout(0.1)"
+    with waiting(imports) as there:
         pid = there.pid
         threads = Path(f"/proc/{pid}/task")
         before = sorted(threads.iterdir())
@@ -360,17 +362,32 @@ def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
             assert snapshot is not None
             assert [pool["name"] for pool in snapshot["pools"]] == ["unprepared"]
             assert sorted(threads.iterdir()) > before
+            time.sleep(0.3)
+            asking.ask()
+            assert asking.take(TIMEOUT) is not None, "it answers however long it is asked nothing"
         eventually(lambda: sorted(threads.iterdir()) == before, "it stops answering when the one who looks has left")
     assert list(temporary.iterdir()) == []
 
 
 @needs_attaching
-def test_a_process_without_ebbpool_says_so(temporary: Path, top: Top) -> None:
-    with waiting("") as there:
+@pytest.mark.parametrize(
+    ("imports", "reason"),
+    [
+        ("", "it has not imported ebbpool"),
+        ("sys.modules['ebbpool'] = sys.modules['ebbpool._monitor'] = 1", "its ebbpool is too old for this one"),
+        (
+            "import ebbpool, json, shutil, socket; sys.meta_path = [type('Refuses', (), {'find_spec': lambda *_: 1 / 0})]",
+            "ZeroDivisionError: ",
+        ),
+        ("import socket; socket.socket = int", "it cannot connect to "),
+    ],
+)
+def test_a_process_that_cannot_answer_says_why(imports: str, reason: str, temporary: Path, top: Top) -> None:
+    with waiting(imports) as there:
         call = Background(lambda: top.fails(there.pid, "--json"))
         assert call.still_waits()
         go_on(there)
-        assert re.search("cannot watch process .*: it has not imported ebbpool", call.join())
+        assert f"cannot watch process {there.pid}: {reason}" in call.join()
     assert list(temporary.iterdir()) == []
 
 

@@ -24,24 +24,28 @@ _MONITOR: Final = re.compile(
 _SCRIPT: Final = """
 def _begin():
     def look():
-        import os, shutil, socket, sys
-        with socket.socket(socket.AF_UNIX) as top:
-            try:
+        import os, shutil, sys
+        try:
+            import json, socket
+            with socket.socket(socket.AF_UNIX) as top:
+                # The program may have set another default.
+                top.settimeout(None)
                 top.connect(os.path.join({folder!r}, "s"))
-                reason = b"it has not imported ebbpool"
-                if "ebbpool" in sys.modules:
-                    try:
+                reason = "it has not imported ebbpool"
+                try:
+                    if "ebbpool" in sys.modules:
                         from ebbpool._monitor.listener import answer
-                    except ImportError:
-                        reason = b"its ebbpool is too old for this one"
-                    else:
                         return answer(top)
-                top.sendall(b'{{"error": "%s"}}\\n' % reason)
-            except OSError:
-                # Nobody looks any more.
-                pass
-            finally:
-                shutil.rmtree({folder!r}, True)
+                except ImportError:
+                    reason = "its ebbpool is too old for this one"
+                except BaseException as error:
+                    reason = type(error).__name__ + ": " + str(error)
+                top.sendall(json.dumps({{"error": reason}}).encode() + b"\\n")
+        except BaseException:
+            # Nobody looks any more, or this process may have no socket.
+            pass
+        finally:
+            shutil.rmtree({folder!r}, True)
     import _thread
     _thread.start_new_thread(look, ())
 _begin()
@@ -161,12 +165,16 @@ class Attached:
 
     def accept(self) -> socket.socket | None:
         """Return the connection of the process, or None until it has come to the script."""
+        # It removes this at the end, whether it has connected or not.
+        over = not os.path.exists(self.path)
         try:
             connection, _ = self.socket.accept()
         except BlockingIOError:
-            if alive(self.pid):
-                return None
-            raise Failed(f"process {self.pid} has ended") from None
+            if not alive(self.pid):
+                raise Failed(f"process {self.pid} has ended") from None
+            if over:
+                raise Failed(f"cannot watch process {self.pid}: it cannot connect to {self.path!r}") from None
+            return None
         connection.setblocking(False)
         return connection
 
