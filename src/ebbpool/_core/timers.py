@@ -7,7 +7,7 @@ import threading
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,9 @@ if not TYPE_CHECKING and cython.compiled:
     import cython
 if not cython.compiled:
     # For compiled code timers_c.pxd declares these.
-    from ebbpool._core.uncompiled import CANCELLED, breathe, fence
+    from ebbpool._core.uncompiled import CANCELLED, fence
 
-FOLD = 128  # new entries that one visit deals with: looks at pools must not wait for more
+FOLD = 128  # new entries, and swept ones, that one visit deals with: looks at pools must not wait for more
 VOID = 64  # the heap is swept if at least so many entries are void, and they are half of it
 
 
@@ -35,18 +35,23 @@ class Alarms:
     """The entries. `add` and `void` may be called by any thread, the other methods only by one thread.
 
     Added entries wait in a deque until that thread puts them into the heap. An entry is void when its book no longer
-    wants it. Void entries stay where they are until they are half of the heap; then it is made anew of the others.
+    wants it. Void entries stay where they are until they are half of the heap; then the others are moved to a fresh
+    heap, in slices. Both are valid heaps all the while, because a heap without its last item is still a heap.
     """
 
     def __init__(self) -> None:
         self._arrived: deque[Entry] = deque()
         self._arrive: Callable[[Entry], None] = self._arrived.append
         self._heap: list[Entry] = []
+        self._old: list[Entry] = []
         self._voids: deque[None] = deque()
         self._numbers: itertools.count[int] = itertools.count(1)
 
     def __len__(self) -> int:
-        return len(self._arrived) + len(self._heap)
+        return self._count()
+
+    def _count(self) -> int:
+        return len(self._arrived) + len(self._heap) + len(self._old)
 
     def add(self, due: float, book: Any, thing: Any) -> bool:
         """Add an entry, in any thread, without a lock; return whether it is time for `merge`."""
@@ -60,27 +65,29 @@ class Alarms:
         return self._crowded()
 
     def _crowded(self) -> bool:
-        return len(self._voids) >= VOID and 2 * len(self._voids) >= len(self)
+        return len(self._voids) >= VOID and 2 * len(self._voids) >= self._count()
 
     def merge(self) -> bool:
-        """Take in some of the added entries, and throw out the void ones; return whether there is more to do."""
+        """Take in added entries and throw out void ones, a slice of each; return whether there is more to do."""
         arrived = self._arrived
         for _ in range(min(len(arrived), FOLD)):
             entry = arrived.popleft()
             if entry[2].wants(entry[3]):
                 heappush(self._heap, entry)
-        # If all entries are void, they are swept however few they are.
-        if self._crowded() or 0 < len(self) <= len(self._voids):
+        if not self._old and self._needs_sweep():
             self._voids.clear()
-            wanted: list[Entry] = []
-            for entry in self._heap:
-                if cython.compiled:
-                    breathe()
-                if entry[2].wants(entry[3]):
-                    wanted.append(entry)
-            heapify(wanted)
-            self._heap = wanted
-        return bool(arrived)
+            self._old, self._heap = self._heap, self._old
+        old = self._old
+        for _ in range(min(len(old), FOLD)):
+            entry = old.pop()
+            if entry[2].wants(entry[3]):
+                heappush(self._heap, entry)
+        # Entries may have become void in the course of a sweep that ends here.
+        return bool(arrived or old or self._needs_sweep())
+
+    def _needs_sweep(self) -> bool:
+        # If all entries are void, they are swept however few they are.
+        return self._crowded() or 0 < self._count() <= len(self._voids)
 
     def arrived(self) -> bool:
         """Return whether entries were added that have not been taken in yet."""
@@ -91,11 +98,17 @@ class Alarms:
 
     def next_due(self) -> float:
         """Return when the first entry is due, infinity if there is none; entries not taken in yet do not count."""
-        return self._heap[0][0] if self._heap else inf
+        first = self._first()
+        return first[0][0] if first else inf
 
     def pop_due(self, now: float) -> Entry | None:
         """Remove and return the first entry that is due at `now`; None if none is."""
-        return heappop(self._heap) if self._heap and self._heap[0][0] <= now else None
+        first = self._first()
+        return heappop(first) if first and first[0][0] <= now else None
+
+    def _first(self) -> list[Entry]:
+        heap, old = self._heap, self._old
+        return old if old and (not heap or old[0] < heap[0]) else heap
 
 
 class KeeperCore:

@@ -1,6 +1,6 @@
 # C types for timers.py, which Cython compiles as ebbpool._core.timers_c.
 from ebbpool._core.executor_core_c cimport ExecutorCore
-from ebbpool._core.future_c cimport FutureCore, breathe
+from ebbpool._core.future_c cimport FutureCore
 from ebbpool._core.native_c cimport CANCELLED, fence
 
 cdef Py_ssize_t FOLD, VOID
@@ -8,10 +8,15 @@ cdef Py_ssize_t FOLD, VOID
 
 cdef class Alarms:
     cdef object _arrived, _arrive, _voids, _numbers
-    cdef list _heap
+    cdef list _heap, _old
 
     cpdef bint add(self, double due, object book, object thing) except -1
     cdef bint _crowded(self) except -1
+    cdef bint _needs_sweep(self) except -1
+    cdef Py_ssize_t _count(self) except -1
+    cpdef bint merge(self) except -1
+    cpdef bint arrived(self) except -1
+    cdef list _first(self)
 
 
 cdef class KeeperCore:
