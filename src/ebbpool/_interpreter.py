@@ -15,7 +15,7 @@ INTERVAL: Final = 5.0  # seconds for which a quota that was read is used
 
 HIERARCHIES: Final = {
     "": (("", "/unified"), ("cpu.max",)),
-    "cpu": (("/cpu", "/cpu,cpuacct"), ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
+    "cpu": (("/cpu", "/cpu,cpuacct", "/cpuacct,cpu"), ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
 }
 """Where each version of control groups (2: no controller; 1: that of this name) has its groups in /sys/fs/cgroup, and a
 group its quota and its period, in microseconds: ``150000 100000``, or ``max 100000`` or -1 for none."""
@@ -59,14 +59,21 @@ def cpu_quota(root: str = "") -> int | None:
         # 0::/user.slice (version 2), or 4:cpu,cpuacct:/user.slice
         _, _, rest = line.partition(":")
         controllers, separator, path = rest.partition(":")
-        # In a control group namespace the path may lie outside of what is mounted, which is then the container's.
-        names = [""] if ".." in path.split("/") else path.rstrip("/").split("/")
         for controller, (mounts, files) in HIERARCHIES.items():
             if separator and controller in controllers.split(","):
-                groups = ["/".join(names[:depth]) for depth in range(len(names), 0, -1)]
-                folders = [f"{root}/sys/fs/cgroup{mount}{group}" for mount in mounts for group in groups]
-                found += [_quota([_read(f"{folder}/{file}") for file in files]) for folder in folders]
+                for mount in mounts:
+                    folders = _folders(f"{root}/sys/fs/cgroup{mount}", path)
+                    found += [_quota([_read(f"{folder}/{file}") for file in files]) for folder in folders]
     return min((quota for quota in found if quota is not None), default=None)
+
+
+def _folders(top: str, path: str) -> list[str]:
+    """Return the directories of the group at `path` and of those above it, as far as they can be seen below `top`."""
+    names = [name for name in path.split("/") if name]
+    # What is mounted may begin at the container's own group, and the path at the host's; it may lead out of it, too.
+    while names and (".." in names or not os.path.isdir("/".join([top, *names]))):
+        names = names[1:]
+    return ["/".join([top, *names[:depth]]) for depth in range(len(names) + 1)]
 
 
 def _read(path: str) -> str | None:

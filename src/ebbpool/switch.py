@@ -279,19 +279,27 @@ class _Watcher:
         finally:
             self.here.name = None
         if spec is not None and spec.loader is not None:
-            self._take_place_of(spec.loader, spec)
+            spec.loader = _Loader(spec.loader, self.wanted)  # type: ignore[assignment]  # it has what a loader has
         return spec
 
-    def _take_place_of(self, loader: Any, spec: ModuleSpec) -> None:
-        def exec_module(module: ModuleType) -> None:
-            # From here on nobody sees that we have been there.
-            module.__loader__ = spec.loader = loader
-            loader.exec_module(module)
-            # Only now: many ask for a loader and load nothing.
-            action = self.wanted.pop(spec.name, None)
-            if action is not None:
-                action(module)
 
-        spec.loader = SimpleNamespace(  # type: ignore[assignment]  # it has what a loader has
-            create_module=loader.create_module, exec_module=exec_module
-        )
+class _Loader:
+    """A loader that has a module's action done once it is loaded."""
+
+    def __init__(self, loader: Any, wanted: dict[str, Callable[[ModuleType], None]]) -> None:
+        self.loader = loader
+        self.wanted = wanted
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # From here on nobody sees that we have been there.
+        module.__loader__ = self.loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        self.loader.exec_module(module)
+        # Only now: many ask for a loader and load nothing.
+        action = self.wanted.pop(module.__name__, None)
+        if action is not None:
+            action(module)

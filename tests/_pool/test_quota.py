@@ -49,10 +49,14 @@ TREES: list[tuple[str, dict[str, str], int | None]] = [
     ("0::/a/b\n", v2({"a": "200000 100000", "a/b": "50000 100000"}), 1),
     # A process outside of what is mounted.
     *((f"0::{group}\n", v2({"": "300000 100000", "..": "100000 100000"}), 3) for group in OUTSIDE),
+    # The path is that of the host, and what is mounted begins at the container's own group.
+    ("0::/docker/abc/sub\n", v2({"": "max 100000", "sub": "100000 100000"}), 1),
+    ("0::/docker/abc\n", v2({"": "400000 100000", "docker/other": "100000 100000", "docker": "100000 100000"}), 4),
     # Version 1, in which the cpuset controller is another one, and both versions at once.
     (DOCKER, v1("", 250000), 3),
     (DOCKER, v1("docker/abc", 250000) | v1("docker", 200000), 2),
     ("4:cpu:/a\n", v1("a", 150000, "cpu"), 2),
+    ("4:cpuacct,cpu:/\n", v1("", 150000, "cpuacct,cpu"), 2),
     ("4:cpuset:/\n", v1("", 100000), None),
     (f"{DOCKER}0::/docker/abc\n", v1("docker/abc", 200000) | v2({"unified/docker/abc": "100000 100000"}), 1),
     # No control groups at all.

@@ -376,7 +376,7 @@ def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
         ("", "it has not imported ebbpool"),
         ("sys.modules['ebbpool'] = sys.modules['ebbpool._monitor'] = 1", "its ebbpool is too old for this one"),
         (
-            "import ebbpool, json, shutil, socket; sys.meta_path = [type('Refuses', (), {'find_spec': lambda *_: 1 / 0})]",
+            "import ebbpool, json, shutil, socket; sys.meta_path = [type('No', (), {'find_spec': lambda *_: 1 / 0})]",
             "ZeroDivisionError: ",
         ),
         ("import socket; socket.socket = int", "it cannot connect to "),

@@ -166,8 +166,7 @@ class SlowTasks(Alarm):
                 place = f"pool {crew.name!r}" + (f", lane {task.lane!r}," if task.lane is not None else "")
                 told = task.name, place, task.seconds, task.thread, task.stack
                 LOGGER.warning("%s in %s has been running for %.1f s on %s:\n%s", *told)
-        seen = crew.pool.survey(True)
-        if crowded and seen.oldest is not None:
+        if crowded and (seen := crew.pool.survey(True)).oldest is not None:
             LOGGER.warning(
                 "%d tasks are waiting in pool %r; the oldest, %s, has waited %.1f s; the pool %s",
                 seen.counts["queued"],

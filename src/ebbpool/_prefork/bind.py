@@ -88,6 +88,9 @@ class Listeners:
             else:
                 host, port = address
                 found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+                if not host:
+                    # IPv4 comes first, wherever it stands on this system.
+                    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
                 self._family, self._address = found[0][0], found[0][4]
                 if reuse_port:
                     # A socket with SO_REUSEPORT joins others that listen at the address with it. Bind once without it,

@@ -58,8 +58,9 @@ class Complaint:
         if now < self._next:
             return False
         more = f" ({self._times} times since this was last logged)" if self._times > 1 else ""
-        LOGGER.log(self._level, self._message + "%s", *args, more)
+        # Before a handler that may take long.
         self._next, self._times = now + QUIET, 0
+        LOGGER.log(self._level, self._message + "%s", *args, more)
         return True
 
 

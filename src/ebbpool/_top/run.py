@@ -121,7 +121,7 @@ def _show(client: Client, once: bool, stacks: bool) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     keyboard = sys.stdin is not None and sys.stdin.isatty()
-    if keyboard and not once and console.is_terminal and not console.is_dumb_terminal:
+    if keyboard and not once and console.is_terminal and console.is_interactive and not console.is_dumb_terminal:
         return _live(client, console)
     model = Model()
     while True:
@@ -135,13 +135,13 @@ def _show(client: Client, once: bool, stacks: bool) -> int:
 
 
 def _live(client: Client, console: Console) -> int:
-    from ebbpool._top.terminal import keys_pressed, taken
+    from ebbpool._top.terminal import keys_pressed, left_by_signals, taken
     from ebbpool._top.view import KEYS, Model, screen
 
     model = Model(client.hope)
     following = looked = time.monotonic()
     keyboard = sys.stdin.fileno()
-    with ExitStack() as terminal:
+    with left_by_signals(), ExitStack() as terminal:
         live = terminal.enter_context(taken(console, keyboard))
         while True:
             if time.monotonic() >= following and not client.silent:

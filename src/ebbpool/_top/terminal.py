@@ -50,9 +50,19 @@ def _leave(number: int, _: object) -> None:
 
 
 @contextlib.contextmanager
+def left_by_signals() -> Iterator[None]:
+    """Have the signals that end a process leave a block, so that everything is given back."""
+    handlers = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def taken(console: Console, keyboard: int) -> Iterator[Live]:
     """Have the terminal for a block, and what draws each screen over the last one."""
-    handlers = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     before = termios.tcgetattr(keyboard)
     live = Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
     try:
@@ -69,8 +79,6 @@ def taken(console: Console, keyboard: int) -> Iterator[Live]:
             live.stop()
         with contextlib.suppress(termios.error):
             termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 def keys_pressed(keyboard: int, others: Sequence[Any], timeout: float) -> list[str]:
