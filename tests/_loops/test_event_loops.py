@@ -170,8 +170,10 @@ async def test_as_default_executor() -> None:
     assert await asyncio.to_thread(pow, 2, exp=5) == 32
     await loop.shutdown_default_executor()
     assert not thread.is_alive()
-    with pytest.raises(RuntimeError):
-        await loop.run_in_executor(None, int)
+    with AdaptiveExecutor(1) as later:
+        loop.set_default_executor(later)
+        with pytest.raises(RuntimeError):
+            await loop.run_in_executor(None, int)
 
 
 @on_every_loop
