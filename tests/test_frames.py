@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import sys
 import threading
@@ -51,3 +52,16 @@ def test_a_thread_that_was_left_is_named() -> None:
 
 def test_nobody_is_seen_to_wait_for_a_thread() -> None:
     assert not is_joined(threading.main_thread())
+
+
+def test_nothing_is_collected_while_frames_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[bool] = []
+    monkeypatch.setattr(sys, "_current_frames", lambda: collected.append(gc.isenabled()) or {})
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
+    assert gc.isenabled() and not is_joined(threading.main_thread()) and gc.isenabled()
+    gc.disable()
+    try:
+        assert not is_joined(threading.main_thread()) and not gc.isenabled()
+    finally:
+        gc.enable()
+    assert collected == [False, False]

@@ -5,6 +5,7 @@ Without a GIL not even this reads them: a running thread frees its frames meanwh
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import traceback
@@ -26,12 +27,23 @@ def stacks(idents: Iterable[int | None], below: Container[CodeType] = ()) -> lis
     """
     if not gil_enabled():
         return [UNREADABLE for _ in idents]
-    frames = sys._current_frames()
+    frames = _current_frames()
     try:
         return [_text(frames.get(ident or 0), below) for ident in idents]
     finally:
         # One of the frames is that of this call, which refers to them all: a cycle of all locals of all threads.
         frames.clear()
+
+
+def _current_frames() -> dict[int, FrameType]:
+    # CPython 3.11 holds a lock meanwhile, and a collection could run code that waits for it for good.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _text(frame: FrameType | None, below: Container[CodeType]) -> str:
@@ -47,7 +59,7 @@ def _text(frame: FrameType | None, below: Container[CodeType]) -> str:
 def is_joined(thread: threading.Thread) -> bool:
     """Return whether another thread waits for the end of `thread`; False where frames cannot be read."""
     frame: FrameType | None
-    for frame in sys._current_frames().values() if gil_enabled() else ():
+    for frame in _current_frames().values() if gil_enabled() else ():
         while frame is not None:
             if frame.f_code is threading.Thread.join.__code__ and frame.f_locals.get("self") is thread:
                 return True
