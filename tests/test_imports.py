@@ -44,7 +44,7 @@ IMPORTS: dict[str, set[str]] = {
     "_pool": {"_checks", "_core", "_errors", "_frames", "_interpreter"},
     "_loops": {"_core", "_errors", "_pool"},
     "_maps": {"_checks", "_core", "_interpreter", "_pool"},
-    "_monitor": {"_interpreter", "_pool", "_unix", "_version"},
+    "_monitor": {"_interpreter", "_pool", "_stdio", "_unix", "_version"},
     "lane": {"_checks", "_core", "_maps", "_pool"},
     "session": {"_checks", "_core", "_pool"},
     "executor": {"_checks", "_core", "_interpreter", "_loops", "_maps", "_monitor", "_pool", "lane", "session"},

@@ -24,6 +24,7 @@ from ebbpool._interpreter import daemon_threads, interpreter
 from ebbpool._monitor import PRIVATE, RESIDENT, THREAD, VARIABLE
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
+from ebbpool._stdio import Bell
 from ebbpool._unix import identity, must_be_free, peer, refused, remove
 from ebbpool._version import __version__
 
@@ -226,8 +227,7 @@ class Listener:
     def _start(self) -> None:
         self.path = os.path.abspath(self._pattern.replace("{pid}", str(os.getpid())))
         self._socket, self._identity = _bound(self.path)
-        self._bell, self._rope = socket.socketpair()
-        self._bell.setblocking(False)
+        self._bell = Bell()
         self._selector = selectors.DefaultSelector()
         self._clients: set[socket.socket] = set()
         # The start must not wait: it may be made in a fork hook.
@@ -242,8 +242,7 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening, close the connections and remove the socket's file; again is no error."""
-        with contextlib.suppress(OSError, ValueError):
-            self._rope.send(b".")
+        self._bell.ring()
         if threading.current_thread() is not self._thread:
             self._thread.join(PATIENCE)
         self._end()
@@ -264,7 +263,8 @@ class Listener:
 
     def _let_go(self) -> None:
         _open.pop(id(self), None)
-        for each in (self._socket, self._bell, self._rope, *list(self._clients)):
+        self._bell.close()
+        for each in (self._socket, *list(self._clients)):
             each.close()
         # Nothing is unregistered: in a forked child that would change what the parent's selector watches.
         self._selector.close()
@@ -296,11 +296,11 @@ class Listener:
             self._end()
 
     def _serve(self) -> None:
-        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._selector.register(self._bell.ear, selectors.EVENT_READ)
         self._selector.register(self._socket, selectors.EVENT_READ)
         while True:
             for key, _ in self._selector.select():
-                if key.fileobj is self._bell:
+                if key.fileobj is self._bell.ear:
                     return
                 if key.data is None:
                     self._accept()
