@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -346,7 +345,7 @@ def test_what_hangs_is_seen_from_outside(top: Top, monkeypatch: pytest.MonkeyPat
 def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
     from ebbpool._top import client, processes
 
-    imports = "import ebbpool, socket; pool = ebbpool.AdaptiveExecutor(3, 'unprepared'); socket.setdefaulttimeout(0.1)"
+    imports = "import ebbpool, socket; pool = ebbpool.AdaptiveExecutor(3, 'unprepared'); socket.setdefaulttimeout(1e-9)"
     with waiting(imports) as there:
         pid = there.pid
         threads = Path(f"/proc/{pid}/task")
@@ -362,7 +361,7 @@ def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
             assert snapshot is not None
             assert [pool["name"] for pool in snapshot["pools"]] == ["unprepared"]
             assert sorted(threads.iterdir()) > before
-            time.sleep(0.3)
+            assert asking._socket is not None and not select.select([asking._socket], [], [], A_MOMENT)[0], "it stays"
             asking.ask()
             assert asking.take(TIMEOUT) is not None, "it answers however long it is asked nothing"
         eventually(lambda: sorted(threads.iterdir()) == before, "it stops answering when the one who looks has left")
