@@ -183,7 +183,7 @@ class Spill:
 
     def look(self, now: float) -> None:
         """Have tasks handed over if some have waited too long; at each tick, in the timekeeper's thread."""
-        if now < max(self._crowded_until, self._paused_until) or not self._pool.overdue(now - self.after):
+        if now < self._crowded_until or not self._wants_more(now):
             return
         self._ring()
         crew = self._crew()
@@ -197,6 +197,9 @@ class Spill:
             self._crowded_until = now + CROWDED
         else:
             self._thread = thread
+
+    def _wants_more(self, now: float) -> bool:
+        return now >= self._paused_until and self._pool.overdue(now - self.after)
 
     def _ring(self) -> None:
         with suppress(RuntimeError):
@@ -261,7 +264,8 @@ class Spill:
         else:
             self._pause = 0.0
             self._finish(future, None if error is not None else there.result(), error)
-        self._ring()
+        if self._wants_more(monotonic()):
+            self._ring()
 
     def _finish(self, future: Any, value: Any, error: BaseException | None, cancels: bool = False) -> None:
         pools = _here.__dict__.setdefault("pools", [])
@@ -290,27 +294,29 @@ class Spill:
             self._pause = min(LAST_PAUSE, 2 * self._pause or FIRST_PAUSE)
             # In a forked child it may be for ever.
             self._paused_until = max(self._paused_until, monotonic() + self._pause)
+        back = False
         if self._given_up(future):
             self._finish(future, None, None, True)
         elif not self._pool.take_back(future):
             self._finish(future, None, BrokenThreadPool(crew.cause))
         else:
+            back = True
             if self._given_up(future):
                 # Who shut the pool down meanwhile, or gave the call up, has not seen it in the queue.
                 future.cancel()
-            name = called_name(call.fn)
-            if refused and first:
-                LOGGER.warning(
-                    "%s came back to pool %r from %r, and now runs locally: %s", name, crew.name, self.target, reason
-                )
-            elif not refused and name not in self._told:
-                self._told.add(name)
-                LOGGER.warning(
-                    "%s stays in pool %r because it cannot be sent to %r: %r", name, crew.name, self.target, reason
-                )
         if crew.owner() is None and not self._pool.closed:
             # The executor was collected. Its pool had no threads then that would have had to be told.
             self._pool.close()
+        name = called_name(call.fn)
+        if refused and first and back:
+            LOGGER.warning(
+                "%s came back to pool %r from %r, and now runs locally: %s", name, crew.name, self.target, reason
+            )
+        elif not refused and back and name not in self._told:
+            self._told.add(name)
+            LOGGER.warning(
+                "%s stays in pool %r because it cannot be sent to %r: %r", name, crew.name, self.target, reason
+            )
 
 
 def finishes_here(pool: Pool) -> bool:
