@@ -197,11 +197,14 @@ def _trio(installed: Installed, trio: ModuleType) -> str:
     cache = sys.modules["trio._core._thread_cache"]
     if "THREAD_CACHE" not in trio.lowlevel.start_thread_soon.__code__.co_names or not hasattr(cache, "THREAD_CACHE"):
         raise RuntimeError("it has no THREAD_CACHE in this version")
+    # Imported here, because it comes with trio.
+    from outcome import capture
+
     executor = installed.executor
 
     def start_thread_soon(fn: Callable[[], Any], deliver: Callable[[Any], object], name: Any = None) -> None:
         # trio has limited the calls already, so they go beyond the pool's ceiling if need be.
-        executor.hand_in(executor._unlimited, True, _perform, (fn, deliver), {})
+        executor.hand_in(executor._unlimited, True, _perform, (fn, deliver, capture), {})
 
     # trio forgets the idle workers in a forked child.
     ours = SimpleNamespace(start_thread_soon=start_thread_soon, _idle_workers={})
@@ -209,10 +212,7 @@ def _trio(installed: Installed, trio: ModuleType) -> str:
     return "to_thread"
 
 
-def _perform(fn: Callable[[], Any], deliver: Callable[[Any], object]) -> None:
-    # Imported here, because it comes with trio.
-    from outcome import capture
-
+def _perform(fn: Callable[[], Any], deliver: Callable[[Any], object], capture: Callable[..., Any]) -> None:
     result = capture(fn)
     # What the caller handed over is not to live on while its result is on the way.
     del fn
