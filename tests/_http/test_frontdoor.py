@@ -232,13 +232,13 @@ def test_without_descriptors_the_longest_idle_connection_goes_first_and_the_slow
         door = keeper.door
         clients = [stack.enter_context(Client(keeper.server)) for _ in range(5)]
         filling, reading, answered, idle, younger = clients
-        for client in (idle, younger):
+        for count, client in enumerate((idle, younger), 1):
             assert keeper.answer(client.get()).status == 200
+            keeper.hold(door.idle, count)
         filling.send(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\na")
         reading.send(b"GET")
         answered.send(b"x" * 200)
         assert keeper.answer(answered).status == 414
-        keeper.hold(door.idle, 2)
         keeper.hold(door.filling, 1)
         keeper.until(lambda: [bool(connection.data) for connection in door.reading.held.values()] == [True])
         assert door.shed() and keeper.end(idle)
