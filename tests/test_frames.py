@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import sys
 import threading
+from collections.abc import Iterator
 from contextvars import copy_context
 
 import pytest
-from support.common import TIMEOUT, Gate
+from support.common import TIMEOUT, Background, Gate, needs_fork
 from support.seams import UNREADABLE, is_joined
 
 from ebbpool import AdaptiveExecutor
@@ -54,14 +56,56 @@ def test_nobody_is_seen_to_wait_for_a_thread() -> None:
     assert not is_joined(threading.main_thread())
 
 
-def test_nothing_is_collected_while_frames_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    collected: list[bool] = []
-    monkeypatch.setattr(sys, "_current_frames", lambda: collected.append(gc.isenabled()) or {})
-    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
-    assert gc.isenabled() and not is_joined(threading.main_thread()) and gc.isenabled()
+class Frame:
+    """A frame of another thread: who reads its next one first does so when the test says."""
+
+    f_code = None
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.first = iter([gate])
+        self.collects: list[bool] = []
+
+    @property
+    def f_back(self) -> None:
+        next(self.first, int)()
+        self.collects.append(gc.isenabled())
+
+
+@pytest.fixture
+def frame(monkeypatch: pytest.MonkeyPatch) -> Iterator[Frame]:
+    with Gate() as gate:
+        made = Frame(gate)
+        monkeypatch.setattr(sys, "_current_frames", lambda: made.collects.append(gc.isenabled()) or {1: made})
+        monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
+        yield made
+
+
+def test_nothing_is_collected_while_frames_are_read(frame: Frame) -> None:
+    first, second = (Background(lambda: is_joined(threading.main_thread())) for _ in range(2))
+    frame.gate.await_begun()
+    assert second.still_waits() and not gc.isenabled()
+    frame.gate.open()
+    assert not first.join() and not second.join() and gc.isenabled()
     gc.disable()
     try:
         assert not is_joined(threading.main_thread()) and not gc.isenabled()
     finally:
         gc.enable()
-    assert collected == [False, False]
+    assert frame.collects == [False] * 6
+
+
+@needs_fork
+def test_a_child_that_was_forked_meanwhile_collects_and_reads(frame: Frame) -> None:
+    def fork() -> int:
+        child = os.fork()
+        if child == 0:
+            os._exit(gc.isenabled() and not is_joined(threading.main_thread()))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    reading = Background(lambda: is_joined(threading.main_thread()))
+    frame.gate.await_begun()
+    forking = Background(fork)
+    assert forking.still_waits()
+    frame.gate.open()
+    assert forking.join() == 1 and not reading.join()

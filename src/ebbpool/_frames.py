@@ -6,17 +6,22 @@ Without a GIL not even this reads them: a running thread frees its frames meanwh
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import traceback
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from types import CodeType, FrameType
-from typing import Final
+from typing import Final, TypeVar
 
 from ebbpool._interpreter import gil_enabled
 
 UNREADABLE: Final = "  (no stack: without a GIL, frames of running threads cannot be read safely)\n"
 FRAMELESS: Final = "  (no Python frame)\n"
+
+T = TypeVar("T")
+
+_reading = threading.RLock()
 
 
 def stacks(idents: Iterable[int | None], below: Container[CodeType] = ()) -> list[str]:
@@ -27,41 +32,64 @@ def stacks(idents: Iterable[int | None], below: Container[CodeType] = ()) -> lis
     """
     if not gil_enabled():
         return [UNREADABLE for _ in idents]
-    frames = _current_frames()
+    # Those of this very thread refer to this list: a cycle of all its locals.
+    chains = _read(lambda frames: [_lines(frames.get(ident or 0)) for ident in idents])
     try:
-        return [_text(frames.get(ident or 0), below) for ident in idents]
+        return [_text(chain, below) for chain in chains]
     finally:
-        # One of the frames is that of this call, which refers to them all: a cycle of all locals of all threads.
-        frames.clear()
+        chains.clear()
 
 
-def _current_frames() -> dict[int, FrameType]:
-    # CPython 3.11 holds a lock meanwhile, and a collection could run code that waits for it for good.
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return sys._current_frames()
-    finally:
-        if collects:
-            gc.enable()
+def _read(look: Callable[[dict[int, FrameType]], T]) -> T:
+    # CPython 3.11 may collect where it makes the object of a frame, for `f_back` as well. What that runs lets other
+    # threads run: one may leave the very frame, which is then read from freed memory, or wait for a lock that
+    # `sys._current_frames` holds, for good. One reader at a time, or the first to end would let the collector go.
+    with _reading:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            frames = sys._current_frames()
+            try:
+                return look(frames)
+            finally:
+                frames.clear()
+        finally:
+            if collects:
+                gc.enable()
 
 
-def _text(frame: FrameType | None, below: Container[CodeType]) -> str:
-    frames = [entry for entry, _ in traceback.walk_stack(frame)] if frame is not None else []
-    frames.reverse()
-    start = next((place for place, entry in enumerate(frames) if entry.f_code in below), 0)
-    while start < len(frames) and frames[start].f_code in below:
+def _chain(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _lines(frame: FrameType | None) -> list[tuple[FrameType, int]]:
+    return [(entry, entry.f_lineno) for entry in _chain(frame)]
+
+
+def _text(lines: list[tuple[FrameType, int]], below: Container[CodeType]) -> str:
+    lines.reverse()
+    start = next((place for place, (entry, _) in enumerate(lines) if entry.f_code in below), 0)
+    while start < len(lines) and lines[start][0].f_code in below:
         start += 1
-    shown = traceback.StackSummary.extract((entry, entry.f_lineno) for entry in frames[start:])
-    return "".join(shown.format()) or FRAMELESS
+    return "".join(traceback.StackSummary.extract(iter(lines[start:])).format()) or FRAMELESS
 
 
 def is_joined(thread: threading.Thread) -> bool:
     """Return whether another thread waits for the end of `thread`; False where frames cannot be read."""
-    frame: FrameType | None
-    for frame in _current_frames().values() if gil_enabled() else ():
-        while frame is not None:
-            if frame.f_code is threading.Thread.join.__code__ and frame.f_locals.get("self") is thread:
-                return True
-            frame = frame.f_back
-    return False
+    if not gil_enabled():
+        return False
+    join = threading.Thread.join.__code__
+    return _read(
+        lambda frames: any(
+            frame.f_code is join and frame.f_locals.get("self") is thread
+            for top in frames.values()
+            for frame in _chain(top)
+        )
+    )
+
+
+if hasattr(os, "register_at_fork"):
+    # A child begins without a reader, who would keep the lock and hold the collector there for good.
+    os.register_at_fork(before=_reading.acquire, after_in_parent=_reading.release, after_in_child=_reading.release)
