@@ -104,7 +104,8 @@ def test_looks_keep_their_time_whenever_workers_start_and_whatever_a_look_raises
 FORKS = {
     "a child warns of its own tasks": """
         import logging
-        logging.lastResort = None  # nobody hears of it if the parent's task has to wait
+        # Nobody hears of it if the task of the parent has to wait.
+        logging.getLogger("concurrent.futures").addHandler(logging.NullHandler())
         pool = AdaptiveExecutor(warn_after=0.05)
         pool.submit(int).result(10)
         def check():

@@ -136,7 +136,9 @@ def look_at(pool: Any, now: float | None = None, cpu: float = 0.0) -> float | No
         # In the timekeeper's thread: a look of its own that has read the time before would turn the pool's clock back.
         looked = allocate_lock()
         looked.acquire()
-        crew.timekeeper.call_soon(lambda: (pool._pool.snapshot(monotonic()), looked.release())[1])
+        keeper: Timekeeper = vars(crew)["timekeeper"]
+        keeper.call_soon(lambda: pool._pool.snapshot(monotonic()))
+        keeper.call_soon(looked.release)
         assert looked.acquire(timeout=10.0), "the timekeeper does not come"
         return None
     again: float | None = pool._crew.tick(Tick(now, cpu, 0.0))
