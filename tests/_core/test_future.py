@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import seams
-from support.common import A_MOMENT, TIMEOUT, Background, Boom, Thing, gone, no_collector, together
+from support.common import A_MOMENT, TIMEOUT, Background, Boom, Thing, eventually, gone, no_collector, together
 
 from ebbpool import AdaptiveExecutor
 
@@ -370,10 +370,19 @@ def test_a_future_that_finishes_while_its_condition_is_held_tells_the_waiter(cor
 def test_a_signal_interrupts_a_wait_for_the_result(
     core: ModuleType, one_interrupt: Callable[[BaseException], None]
 ) -> None:
-    future, about_to_wait = core.Future(), threading.Event()
-    sender = Background(lambda: about_to_wait.wait(TIMEOUT) and one_interrupt(Boom()))
+    future = core.Future()
+
+    def waits() -> bool:
+        # Free once it waits: in the steps just before that, an error would leave the condition unusable.
+        with future._condition:
+            return bool(future._condition._waiters)
+
+    def interrupt() -> None:
+        eventually(waits)
+        one_interrupt(Boom())
+
+    sender = Background(interrupt)
     with pytest.raises(Boom):
-        about_to_wait.set()
         future.result(TIMEOUT)
     sender.join()
     assert len(future._waiters) == 0

@@ -437,6 +437,8 @@ def queue_up():
     thread.start()
     while len(sem._waiters) == before:
         pass
+    # It has let the mutex go, which the child of a fork would find held for good.
+    assert not sem.acquire(False)
     return thread
 """
 

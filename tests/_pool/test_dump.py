@@ -113,6 +113,7 @@ ON_SIGNAL = """
         signal.raise_signal(signal.SIGUSR1)
         begun.wait()
     dump_on_signal(signal.SIGUSR1, Out())
+    seams.setting(wait_for_dump=20)
 """
 
 

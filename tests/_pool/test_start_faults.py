@@ -421,7 +421,7 @@ REFUSE = f"""
 import logging, re, sys, threading
 from ebbpool import AdaptiveExecutor
 from support import seams
-seams.setting(give_up=0.1)
+seams.setting(give_up=600)
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 start = threading.Thread.start
 def have_started_by(start_thread, names):
@@ -451,6 +451,7 @@ EXITS = {
         strand(pool, lambda: pool.submit(int).add_done_callback(show))
         pool.shutdown(wait=False)
         print("main is over", flush=True)
+        seams.setting(give_up=0.1)
         """,
         [REFUSAL, "main is over", TOLD, SHOWN],
     ),
@@ -465,6 +466,7 @@ EXITS = {
         strand(second, lambda: stuck.append(second.submit(int)))
         first.submit(await_other).add_done_callback(show)
         waits.wait(10)
+        seams.setting(give_up=0.1)
         """,
         [REFUSAL, TOLD, SHOWN],
     ),

@@ -60,14 +60,18 @@ def test_each_late_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
             wait_for_idle(pool)
 
 
-def test_a_queue_that_waits_for_too_long_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    with AdaptiveExecutor(1, thread_name_prefix="narrow", warn_after=0.01) as pool, Gate() as gate:
+def test_a_queue_that_waits_for_too_long_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seams.late, "tell", lambda _, call: call())
+    keeper = ManualTimekeeper()
+    with seams.watched_by(keeper), AdaptiveExecutor(1, "narrow", warn_after=0.01) as pool, Gate() as gate:
         gate.hold(pool)
         waiting = [pool.submit(abs, -1) for _ in range(3)]
-        # On a busy machine the gate itself may have waited for its thread.
-        eventually(lambda: warnings(caplog, "oldest, abs"))
-        warned_at = pool.stats().oldest_wait
-        eventually(lambda: pool.stats().oldest_wait > warned_at + 0.1)
+        for longer in 0.01, 0.1:
+            eventually(lambda: pool.stats().oldest_wait > longer)  # noqa: B023  (used at once)
+            keeper.settle()
+            keeper.advance(1)
         (text,) = warnings(caplog, "oldest, abs")
         assert re.match(
             r"\d tasks are waiting in pool 'narrow'; the oldest, abs, has waited \d+\.\d s; the pool ", text
@@ -100,6 +104,8 @@ def test_looks_keep_their_time_whenever_workers_start_and_whatever_a_look_raises
 FORKS = {
     "a child warns of its own tasks": """
         import logging
+        # Nobody hears of it if the task of the parent has to wait.
+        logging.getLogger("concurrent.futures").addHandler(logging.NullHandler())
         pool = AdaptiveExecutor(warn_after=0.05)
         pool.submit(int).result(10)
         def check():
@@ -140,7 +146,9 @@ def test_a_handler_may_need_a_pool_that_needs_the_timekeeper(monkeypatch: pytest
     sent: list[int] = []
 
     def emit(record: logging.LogRecord) -> None:
-        sent.append(other.submit_later(0.0, int).result(TIMEOUT))
+        # On a busy machine there are two: the task may have waited, too.
+        if not sent:
+            sent.append(other.submit_later(0.0, int).result(TIMEOUT))
 
     with AdaptiveExecutor(warn_after=0.01) as pool, AdaptiveExecutor() as other, Gate() as gate:
         monkeypatch.setattr(logging.getLogger("concurrent.futures"), "handle", emit)
@@ -199,6 +207,7 @@ def test_a_minute_of_all_loops_of_one_name_that_live_is_looked_back_upon() -> No
 
 def test_figures_are_read_while_a_loop_notes_others() -> None:
     loop = mailbox()
+    note(loop, 1000.0, 0.001)
     over = threading.Event()
 
     def keep_noting() -> None:
@@ -211,7 +220,8 @@ def test_figures_are_read_while_a_loop_notes_others() -> None:
     try:
         for _ in range(300):
             for lag in seams.late.lags(loop.turn - 1.0):
-                assert lag.most == pytest.approx(0.001)
+                # As time goes on, its difference is less exact.
+                assert lag.most == pytest.approx(0.001, rel=0.01)
     finally:
         over.set()
         noting.join()
@@ -229,7 +239,7 @@ def test_a_loop_that_is_held_up_shows_in_the_figures_of_its_pools() -> None:
             gate.open()
             # The loop's thread itself is kept busy until the result has been there for a while.
             pool.submit(int).result()
-            held.wait(0.1)
+            held.wait(before[0].most + 0.1)
             await future
         after = pool.stats().loop_lag
         assert after[0].most > before[0].most
@@ -252,8 +262,9 @@ def compute_until(over: threading.Event) -> None:
 
 def test_a_loop_that_does_not_come_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main(pool: AdaptiveExecutor) -> None:
-        future = pool.run(int)
-        stand_still_until(lambda: warnings(caplog, ""))
+        stands_still = threading.Event()
+        future = pool.run(stands_still.wait, TIMEOUT)
+        stand_still_until(lambda: stands_still.set() or warnings(caplog, ""))
         # Two more looks find it waiting still.
         looks = pool.submit_later(0.02, int)
         looks.result()
@@ -261,7 +272,7 @@ def test_a_loop_that_does_not_come_is_warned_of_once(caplog: pytest.LogCaptureFi
 
     with AdaptiveExecutor(warn_lag=0.01) as pool:
         asyncio.run(main(pool))
-    [text] = [text for text in warnings(caplog, "") if "The event loop in MainThread has not responded for 0." in text]
+    [text] = warnings(caplog, "The event loop in MainThread has not responded for ")
     assert ("in stand_still_until" if STACKS else "(no stack") in text
 
 

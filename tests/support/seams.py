@@ -131,9 +131,15 @@ def begin_looks(pool: Any, now: float, cpu: float = 0.0) -> None:
 
 
 def look_at(pool: Any, now: float | None = None, cpu: float = 0.0) -> float | None:
-    """Look at a pool once; return after how many seconds the timekeeper would look again."""
+    """Look at a pool that has workers once; return after how many seconds the timekeeper would look again."""
     if now is None:
-        pool._pool.snapshot(monotonic())
+        # In the timekeeper's thread: a look of its own that has read the time before would turn the pool's clock back.
+        looked = allocate_lock()
+        looked.acquire()
+        keeper: Timekeeper = vars(crew)["timekeeper"]
+        keeper.call_soon(lambda: pool._pool.snapshot(monotonic()))
+        keeper.call_soon(looked.release)
+        assert looked.acquire(timeout=10.0), "the timekeeper does not come"
         return None
     again: float | None = pool._crew.tick(Tick(now, cpu, 0.0))
     return again
