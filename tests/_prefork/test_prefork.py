@@ -306,18 +306,19 @@ def test_a_server_on_the_pool_says_which_handlers_it_could_not_finish(tmp_path: 
     script = """
     from ebbpool.socketserver import AdaptivePoolTCPServer
 
-    # What is left of the three seconds is there for its last words.
-    tune(PATIENCE=0.1)
+    # What is left of the thirty seconds is there for its last words.
+    tune(PATIENCE=0.01)
 
     def serve(child):
         child.serve(AdaptivePoolTCPServer.from_socket(child.listener, Handler))
     """
-    with site(tmp_path, "serve, processes=1, graceful_timeout=3.0", script) as running:
+    with site(tmp_path, "serve, processes=1, graceful_timeout=30.0", script) as running:
         assert running.ask() == running.child(0)
         with running.begin():
+            running.signal(signal.SIGTERM)
+            running.await_text("TimeoutError")
+            running.await_text("in handle" if STACKS else "(no stack")
             assert running.stop() == UNFINISHED
-        running.await_text("TimeoutError")
-        running.await_text("in handle" if STACKS else "(no stack")
 
 
 def test_that_nobody_reads_what_it_logs_does_not_stop_it(tmp_path: Path) -> None:
