@@ -279,7 +279,7 @@ def slow_request(served: Served, site: Path) -> Iterator[tuple[socket.socket, Ca
 
     with served.connect() as client:
         client.sendall(GET % b"slow")
-        eventually(read_by_worker)
+        eventually(read_by_worker, seconds=PATIENCE)
         reply = read_until(client, b"\r\n\r\n")
         assert reply.startswith(b"HTTP/1.1 200 OK\r\n")
         with open(opened[0], "wb") as pipe:
@@ -311,7 +311,7 @@ def test_a_signal_ends_it_once_what_runs_is_done(site: Path, number: int) -> Non
 def test_all_processes_finish_what_runs(site: Path) -> None:
     with serving(site, "--processes", "2") as served, slow_request(served, site) as (client, finish):
         served.process.send_signal(signal.SIGTERM)
-        eventually(lambda: "event=child_exited" in served.log, "the idle child has gone")
+        eventually(lambda: "event=child_exited" in served.log, "the idle child has gone", PATIENCE)
         assert not select.select([client], [], [], A_MOMENT)[0]
         finish()
         assert read_all(client) == b"done"
