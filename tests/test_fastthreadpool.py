@@ -543,7 +543,7 @@ def test_as_completed_takes_what_comes_until_the_jobs_are_done_or_a_count_or_a_t
         assert isinstance(next(taken), Boom)
         pool.map(same, range(10))
         assert len(list(pool.as_completed(cnt_max=4))) == 4
-        eventually(lambda: len(pool.done) == 6)
+        eventually(lambda: pool.done_cnt.value == 6)
         assert len(list(pool.as_completed(wait=False))) == 6
         rest = Background(lambda: list(taken))
         assert rest.still_waits()

@@ -96,6 +96,7 @@ def test_nothing_is_collected_while_frames_are_read(frame: Frame) -> None:
 
 
 @needs_fork
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_child_that_was_forked_meanwhile_collects_and_reads(frame: Frame) -> None:
     def fork() -> int:
         child = os.fork()

@@ -16,6 +16,7 @@ from support.common import (
     Boom,
     Gate,
     Thing,
+    eventually,
     fail,
     forked,
     gone,
@@ -235,6 +236,7 @@ def test_shutdown_waits_for_what_is_queued(pool: AdaptiveExecutor, executor: Any
         queued, last = executor.submit(int), executor.submit(int)
         assert queued.cancel()
         shutting = Background(executor.shutdown)
+        eventually(lambda: executor._shutdown)
         assert shutting.still_waits()
         with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
             executor.submit(int)

@@ -81,13 +81,18 @@ def test_a_bounded_queue_holds_up_no_map(client: Client, when_full: Any) -> None
 
 
 @pytest.mark.parametrize("lane", [True, False])
-def test_others_get_their_turn_beside_a_long_map(client: Client, tmp_path: Path, lane: bool) -> None:
+def test_others_get_their_turn_beside_a_long_map(client: Client, held: Held, tmp_path: Path, lane: bool) -> None:
     path = str(tmp_path / "made")
     with ClusterExecutor(client, window=0.5) as pool:
+        # The map does not begin before the other call has come.
+        pool.submit(remote.wait_at, held.name)
+        held.await_begun()
         place: Any = pool.lane("two", limit=2) if lane else pool
         place.map(remote.note, [path] * 100, map(str, range(100)), chunksize=1)
         del place
-        pool.submit(remote.note, path, "other").result(TIMEOUT)
+        other = pool.submit(remote.note, path, "other")
+        held.open()
+        other.result(TIMEOUT)
     made = Path(path).read_text().split()
     assert len(made) == 101, "what nobody looks at is made all the same"
     assert made[-1] != "other"

@@ -60,7 +60,7 @@ def test_a_worker_that_dies_gives_back_what_it_had(two_workers: Client, tmp_path
     path = tmp_path / "ran"
     with busy_pool(two_workers, window=1.0) as (pool, gate):
         future = pool.submit(spillable(remote.die_elsewhere), str(path), os.getpid())
-        eventually(lambda: pool.stats().spill_returned == 1)
+        eventually(lambda: pool.stats().spill_returned == 1, "it comes back", LIMIT)
         assert not future.done()
         gate.open()
         assert future.result(LIMIT) == os.getpid()

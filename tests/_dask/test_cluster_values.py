@@ -14,7 +14,7 @@ import pytest
 from distributed import Client
 from support import cluster as remote
 from support.common import LONG, TIMEOUT, eventually
-from support.dask import Held, making, pace, packing
+from support.dask import LIMIT, Held, making, pace, packing
 
 from ebbpool.dask import ClusterExecutor
 
@@ -75,7 +75,7 @@ def test_short_calls_share_tasks_of_the_cluster_and_each_has_its_own_outcome(
     pool: ClusterExecutor, sent: list[list[Any]]
 ) -> None:
     futures = [pool.submit(remote.divide, number % 3) for number in range(1000)]
-    wait(futures, TIMEOUT)
+    wait(futures, LIMIT)
     for number, future in enumerate(futures):
         if number % 3:
             assert future.result(0) == 10 / (number % 3)
@@ -88,10 +88,10 @@ def test_what_shares_a_task_with_a_call_that_takes_its_time_is_handed_back(
     client: Client, sent: list[list[Any]], held: Held
 ) -> None:
     with ClusterExecutor(client) as pool:
-        wait([pool.submit(remote.wait_at, "") for _ in range(300)], TIMEOUT)
+        wait([pool.submit(remote.wait_at, "") for _ in range(300)], LIMIT)
         futures = [pool.submit(remote.wait_at, held.name if number == 50 else "") for number in range(300)]
         # All but one end, although it had been put into one task with others.
-        assert len(wait([future for future in futures if future is not futures[50]], TIMEOUT).not_done) == 0
+        assert len(wait([future for future in futures if future is not futures[50]], LIMIT).not_done) == 0
         assert futures[50].running() and not futures[50].cancel()
         held.open()
         assert futures[50].result(TIMEOUT) == held.name
@@ -104,7 +104,7 @@ def test_a_call_that_is_not_known_to_be_short_leaves_what_follows_here(
 ) -> None:
     monkeypatch.setattr(pace, "CAUTION", LONG)
     with ClusterExecutor(client, window=1.0) as pool:
-        wait([pool.submit(remote.add, number) for number in range(300)], TIMEOUT)
+        wait([pool.submit(remote.add, number) for number in range(300)], LIMIT)
         assert pool.stats().max_workers > 2
         futures = [pool.submit(remote.wait_at, held.name) for _ in range(10)]
         eventually(lambda: sum(future.running() for future in futures) >= 2)

@@ -61,6 +61,7 @@ async def begin(pool: AdaptiveExecutor, fn: Callable[..., Any], *args: Any) -> a
     return task
 
 
+@pytest.mark.usefixtures("no_turns")
 @on_every_loop
 async def test_they_go_before_those_that_begin_in_order() -> None:
     order: list[str] = []
@@ -220,8 +221,12 @@ async def stuck(
     tasks = [await known(pool) for _ in range(known_tasks)]
     beginners = [await begin(pool, given_back.wait, TIMEOUT) for _ in range(16)]
     await asyncio.to_thread(eventually, lambda: pool.stats().running == 16)
-    for task in tasks:
-        await task.call(given_back.wait, TIMEOUT)
+    with Gate() as gate:
+        # Until all have called: where none of them waits, the reserve becomes small again.
+        seams.in_timekeeper(gate)
+        await asyncio.to_thread(gate.await_begun)
+        for task in tasks:
+            await task.call(given_back.wait, TIMEOUT)
     await asyncio.to_thread(eventually, lambda: pool.stats().running == 20)
     return tasks, beginners
 

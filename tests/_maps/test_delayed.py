@@ -292,10 +292,12 @@ def test_a_million_beats_do_not_drift() -> None:
 
 @pytest.mark.parametrize(("late", "missed", "following"), [(35, 3, 1050.0), (10, 0, 1020.0)], ids=["long", "on a beat"])
 def test_a_run_that_takes_too_long_is_not_overlapped_and_its_beats_are_dropped(
-    late: int, missed: int, following: float
+    late: int, missed: int, following: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with timed_pool() as (pool, keeper), Gate() as gate:
         task = pool.schedule(10, gate)
+        counted, hold_back = [], pool.hold_back
+        monkeypatch.setattr(pool, "hold_back", lambda *call: (counted.append(task.missed), hold_back(*call))[1])
         keeper.advance(10.0)
         gate.await_begun()
         assert task.next_run == 1020.0
@@ -306,6 +308,7 @@ def test_a_run_that_takes_too_long_is_not_overlapped_and_its_beats_are_dropped(
         gate.open()
         wait_for_idle(pool)
         assert (task.runs, task.missed, task.next_run) == (1, missed, following)
+        assert counted == [missed], "it is counted before the next run can end, which counts, too"
         pass_time(pool, keeper, following - keeper.now)
         gate.await_begun()
         assert (task.runs, task.missed, gate.peak) == (2, missed, 1)

@@ -410,7 +410,8 @@ def test_the_caller_runs_no_more_than_it_has_to() -> None:
 
         threads = list(pool.map(work, range(100)))
         assert threads[0] == threading.get_ident()
-        assert threads[-1] != threading.get_ident()
+        # Later ones may be the caller's, too, if it finds the worker busy.
+        assert threads[1] != threading.get_ident()
 
 
 @pytest.mark.parametrize("chunksize", [None, 1])
@@ -747,7 +748,11 @@ def test_what_was_read_before_a_task_was_refused_is_handed_out(
 
 
 @either
-def test_a_shutdown_is_heard_of_where_the_caller_has_run_the_last_task(method: str) -> None:
+def test_a_shutdown_is_heard_of_where_the_caller_has_run_the_last_task(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No batch is quick, and the next one larger: it might leave nothing to the tasks in the queue.
+    monkeypatch.setattr("ebbpool._maps.items.QUICK", 1e-12)
     with Gate() as gate:
         pool = AdaptiveExecutor(4, max_queue=2, when_full="caller_runs")
         for _ in range(4):

@@ -113,6 +113,7 @@ async def test_one_consumer_at_a_time() -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
         stream = pool.stream(lambda: iter([gate(1)]))
         waiting = Background(lambda: next(stream))
+        eventually(lambda: stream._channel.wake)
         assert waiting.still_waits()
         with pytest.raises(RuntimeError, match="read already"):
             next(stream)

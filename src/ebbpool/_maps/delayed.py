@@ -161,13 +161,14 @@ class ScheduledTask:
         beat = max(following, floor((now - self._begin) / self._step))
         if self._time_of(beat) < now:
             beat += 1
+        # Before `arm`: after it the next run may end, and count, in another thread.
+        self.missed += beat - following
         try:
             self.arm(executor, beat)
         except RuntimeError:
             # The pool has been shut down meanwhile.
+            self.missed -= beat - following
             self._ends()
-        else:
-            self.missed += beat - following
 
     def _ends(self) -> bool:
         return self._timers.schedules.pop(self, None) is not None
