@@ -127,9 +127,9 @@ def test_an_example_serves_until_it_is_told_to_stop(example: Example, tmp_path: 
             subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=log, start_new_session=True) as process,
         ):
             try:
-                eventually(answers, "the example answers")
+                eventually(answers, "the example answers", 6 * TIMEOUT)
                 process.terminate()
-                assert process.wait(TIMEOUT) == 0
+                assert process.wait(6 * TIMEOUT) == 0
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)

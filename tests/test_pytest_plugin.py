@@ -11,7 +11,7 @@ from support.common import PLUGIN, STACKS
 
 pytest_plugins = ["pytester"]
 
-GRACE = ["--ebbpool-leaks", "--ebbpool-grace=1"]
+GRACE = ["--ebbpool-leaks", "--ebbpool-grace=5"]
 
 HEAD = """
 import asyncio

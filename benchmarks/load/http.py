@@ -426,7 +426,9 @@ def ask_steadily(
 
         clients = [asyncio.create_task(ask_again(number / kept / kept_rate)) for number in range(kept)]
         clients.append(asyncio.create_task(ask_anew()))
-        await asyncio.wait(clients, timeout=seconds + patience)
+        # Late as it may be: this one waits for no answer.
+        await clients[-1]
+        await asyncio.wait(clients, timeout=max(0.0, start + seconds + patience - time.perf_counter()))
         under_way = {task for task in asked if not task.done()}
         if under_way:
             await asyncio.wait(under_way, timeout=max(0.0, start + seconds + patience - time.perf_counter()))

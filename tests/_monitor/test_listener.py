@@ -278,12 +278,12 @@ def test_the_process_exits_as_ever_and_what_hangs_at_its_exit_can_be_looked_at(p
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment()) as process:
-        eventually(path.exists)
+        eventually(path.exists, "it listens", 6 * TIMEOUT)
         with Talk(path) as talk:
             eventually(lambda: any(pool["running"] for pool in talk.ask()["pools"]))
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(TIMEOUT) == 0
+        assert process.wait(6 * TIMEOUT) == 0
     assert list(path.parent.iterdir()) == []
 
 

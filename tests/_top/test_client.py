@@ -191,14 +191,18 @@ def test_nobody_listens(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="the platform cannot stop processes")
-def test_a_process_that_is_stopped_and_ends_is_said_to_have_ended(path: str, top: Top) -> None:
+def test_a_process_that_is_stopped_and_ends_is_said_to_have_ended(
+    path: str, top: Top, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with waiting(f"from ebbpool import monitor; monitor.listen({path!r})") as process:
         assert top.shown(path)["pid"] == process.pid
         # As silent as one whose GIL is held.
         process.send_signal(signal.SIGSTOP)
         assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+        monkeypatch.setattr("ebbpool._top.run.LATE", 0.0)
         call = Background(lambda: top.fails(path, "--json"))
-        assert call.still_waits()
+        # It knows the number of the process once it has connected.
+        eventually(lambda: f"process {process.pid}: no answer" in capsys.readouterr().err)
         process.kill()
         assert f"process {process.pid} has ended" in call.join()
 
@@ -209,7 +213,7 @@ def test_processes_that_are_gone_or_of_another_user_and_a_python_that_cannot_att
 ) -> None:
     assert top.fails(10**9) == "python -m ebbpool top: there is no process 1000000000\n"
     process = subprocess.Popen([sys.executable, "-c", ""])
-    eventually(lambda: ") Z " in Path(f"/proc/{process.pid}/stat").read_text())
+    eventually(lambda: ") Z " in Path(f"/proc/{process.pid}/stat").read_text(), "it ends", 6 * TIMEOUT)
     for _ in ("while it is a zombie", "once it is gone"):
         assert f"there is no process {process.pid}" in top.fails(process.pid)
         process.wait()
@@ -267,7 +271,13 @@ def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch,
 def await_sleep(process: subprocess.Popen[str]) -> None:
     """Wait until the main thread of a process waits for a line: until then it may run Python code."""
     stat = Path(f"/proc/{process.pid}/stat")
-    eventually(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "S")
+
+    def all_sleep() -> bool:
+        # The main thread comes last: while another one runs, it may be asleep because that one has the GIL.
+        threads = [*stat.parent.glob("task/*/stat"), stat] if stat.exists() else []
+        return all(each.read_text().rpartition(")")[2].split()[0] == "S" for each in threads)
+
+    eventually(all_sleep)
 
 
 @contextmanager
@@ -318,7 +328,7 @@ def test_what_hangs_is_seen_from_outside(top: Top, monkeypatch: pytest.MonkeyPat
     """The main thread sits in a call of the system, so that the process cannot be made to listen."""
     script = """
         import ebbpool, threading
-        pool = ebbpool.AdaptiveExecutor(4, "hangs")
+        pool = ebbpool.AdaptiveExecutor(2, "hangs")
         begun = threading.Barrier(3)
         def first():
             begun.wait()

@@ -38,7 +38,7 @@ def test_a_response_is_taken_whole_or_not_at_all() -> None:
             http.take_response(right.replace(old, new) + b"\r\n\r\nright")
 
 
-def test_http_clients_check_every_response() -> None:
+def test_http_clients_check_every_response(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {1: RIGHT.replace(b"042", b"041"), 2: RIGHT.replace(b"200", b"500"), 3: b"no http\r\n\r\n", 4: None}
     with answering(lambda number: wrong.get(number, RIGHT)) as port, http.Clients(port, 8, "/", b"042") as clients:
         answered = clients.burst(TIMEOUT)
@@ -47,11 +47,13 @@ def test_http_clients_check_every_response() -> None:
         assert (len(answered.latencies), answered.errors) == (8, 0)
     with answering(lambda number: b"") as port, http.Clients(port, 2, "/", b"042") as clients:
         assert clients.burst(0.05).errors == 2
-    lost = {1: None}
+        assert clients.load(0.0, 0.05).seconds >= 0.05
+    # It goes on after the first loss, and ends at the second. Each was asked for after others were answered.
+    monkeypatch.setattr(http, "_MOST_ERRORS", 2)
+    lost = {10: None, 20: None}
     with answering(lambda number: lost.get(number, RIGHT)) as port, http.Clients(port, 3, "/", b"042") as clients:
-        answered = clients.load(0.0, 0.3)
-    assert answered.errors == 1
-    assert answered.latencies and answered.seconds >= 0.3
+        answered = clients.load(0.0, TIMEOUT)
+    assert answered.errors == 2 and answered.latencies
 
 
 def test_clients_that_nobody_answers_count_with_their_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,8 +198,10 @@ def replies_of(port: int, connections: int, seconds: float, patience: float, wat
 
 def test_replies_are_right_wrong_refused_or_never_come_and_those_after_the_load_do_not_count() -> None:
     for wrong in (b"toolong", b"sho", None):
-        with replying(b"right!", wrong, b"right!") as port:
-            replies = replies_of(port, 2, A_MOMENT, TIMEOUT)
+        # The load ends with the first error. Two clients ask for a fourth reply after two right ones.
+        with replying(*[b"right!"] * 3, wrong, b"right!") as port, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(http, "_MOST_ERRORS", 1)
+            replies = replies_of(port, 2, TIMEOUT, TIMEOUT)
         assert (replies.errors, replies.unanswered) == (1, 0)
         assert replies.latencies
     with socket.socket() as bound:

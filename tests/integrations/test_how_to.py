@@ -194,13 +194,13 @@ class App:
         self._port = port
 
     def load(self, name: str) -> Counter[str]:
-        """Run `load.py`; return what it has counted, and in the last second only if it counts by the second."""
-        script = blocks_of(LAB)[1].replace("8000", str(self._port))
+        """Run `load.py`; return what it has counted, in the last two seconds only if it counts by the second."""
+        script = blocks_of(LAB)[1].replace("8000", str(self._port)).replace("patience=0.5", "patience=2.0")
         (self.folder / "load.py").write_text(script, encoding="utf-8")
         done = python("load.py", name, cwd=self.folder)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        last = done.stdout.splitlines()[-1]
-        counted = Counter({what: int(count) for count, what in re.findall(r"(\d+) x ([\w ]+)", last)})
+        last = "\n".join(done.stdout.splitlines()[-2:])
+        counted = sum((Counter({what: int(n)}) for n, what in re.findall(r"(\d+) x ([\w ]+)", last)), Counter[str]())
         if burnt := re.search(r"(\d+) s in all", last):
             counted["burnt"] = int(burnt[1])
         return counted
@@ -235,26 +235,44 @@ def serving(folder: Path, app: str) -> Iterator[App]:
         with subprocess.Popen(command, cwd=folder, env=env, stderr=log, stdout=log) as process:
             try:
                 app = App(folder, port)
-                eventually(lambda: "running on" in app.log(), "it serves", 3 * TIMEOUT)
+                eventually(lambda: "running on" in app.log(), "it serves", 6 * TIMEOUT)
                 yield app
             finally:
                 process.kill()
 
 
+TOGETHER = """
+came, all_came = [], asyncio.Event()
+
+
+async def together() -> None:
+    came.append(1)
+    if len(came) == 60:
+        all_came.set()
+    await all_came.wait()
+
+
+app = FastAPI(lifespan=lifespan, dependencies=[Depends(together)])
+"""
+"""On a busy machine the clients come one by one, and a query is over before the last of them."""
+
+
 def test_it_freezes(short_path: Path) -> None:
-    # On a busy machine the clients come one by one, and a short query is over before the last of them.
-    app = app_after(0).replace("time.sleep(0.05)", "time.sleep(0.5)")
+    app, cured = (
+        "import asyncio\n" + app_after(cures).replace("app = FastAPI(lifespan=lifespan)\n", TOGETHER)
+        for cures in (0, 1)
+    )
     with (
         serving(short_path / "plain", app.replace(PLAIN, "if True:")) as plain,
         serving(short_path / "before", app) as before,
-        serving(short_path / "after", app_after(1)) as after,
+        serving(short_path / "after", cured) as after,
     ):
         loads = [Background(partial(app.load, "freeze")) for app in (plain, before)]
-        eventually(lambda: before.running("get_db") == 40, "all threads wait for a connection")
+        eventually(lambda: before.running("get_db") == 40, "all threads wait for a connection", 6 * TIMEOUT)
         assert before.look()["queued"] == 0
         assert after.load("freeze") == {"200": 60}
         for load in loads:
-            counted = load.join()
+            counted = load.join(6 * TIMEOUT)
             assert counted["500"] > 0
             assert counted.total() == 60
 
@@ -265,17 +283,19 @@ def test_it_is_slow(short_path: Path) -> None:
         counted = after.load("slow")
         assert counted["200"] > 5 and counted["503"] > 5
         assert after.look()["expired"] > 0
-        assert load.join() == {"gave up": 80}
+        assert load.join(6 * TIMEOUT) == {"gave up": 160}
 
 
 def test_it_burns(short_path: Path) -> None:
+    # Longer, and left later, than on the page: on a busy machine all exports begin before the first client leaves.
+    apps = [app_after(cures).replace("range(40)", "range(80)") for cures in (2, 3, 4)]
     with (
-        serving(short_path / "before", app_after(2)) as before,
-        serving(short_path / "told", app_after(3)) as told,
-        serving(short_path / "after", app_after(4)) as after,
+        serving(short_path / "before", apps[0]) as before,
+        serving(short_path / "told", apps[1]) as told,
+        serving(short_path / "after", apps[2]) as after,
     ):
         loads = [Background(partial(app.load, "burn")) for app in (before, told)]
-        eventually(lambda: told.running("export", abandoned=True) == 30, "all are marked")
-        assert after.load("burn")["burnt"] < 15
-        assert all(load.join()["burnt"] > 60 for load in loads)
+        eventually(lambda: told.running("export", abandoned=True) == 30, "all are marked", 6 * TIMEOUT)
+        assert after.load("burn")["burnt"] < 60
+        assert all(load.join(6 * TIMEOUT)["burnt"] > 120 for load in loads)
         assert "Traceback" not in after.log()

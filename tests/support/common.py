@@ -118,10 +118,10 @@ class Gate:
             self._inside += 1
             self.peak = max(self.peak, self._inside)
             self.threads.add(threading.current_thread())
-        self._begun.release()
         try:
-            # Longer than anybody waits for something else: a gate that gives up must not pass for one that opened.
-            if not self._open.wait(3 * TIMEOUT):
+            # Longer than anybody waits for something else: a gate that gives up must not pass for one that opened. In
+            # one line: a stack that is taken as soon as it tells that it has begun shows the wait.
+            if not (self._begun.release() or self._open.wait(3 * TIMEOUT)):
                 raise TimeoutError("nobody opened the gate")
         finally:
             with self._lock:
@@ -195,9 +195,9 @@ class Background:
         """Tell whether the call does not return for a moment."""
         return not self.over.wait(A_MOMENT)
 
-    def join(self) -> Any:
+    def join(self, seconds: float = TIMEOUT) -> Any:
         """Return what the call returned, or raise what it raised."""
-        assert self.over.wait(TIMEOUT), "the background call did not end"
+        assert self.over.wait(seconds), "the background call did not end"
         self.thread.join(TIMEOUT)
         if self._error is not None:
             error, self._error = self._error, None
@@ -325,7 +325,7 @@ def python(
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False)
 
 
-def run_script(script: str, prelude: str = "", *, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
+def run_script(script: str, prelude: str = "", *, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
     """Run `prelude` and `script` in an interpreter of its own."""
     code = textwrap.dedent(prelude) + textwrap.dedent(script)
     # Without a buffer, `print` writes a line and its end in two calls, and another interpreter can write between them.
