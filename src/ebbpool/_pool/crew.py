@@ -30,7 +30,6 @@ from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
-RETRY = 0.05  # seconds until the next look after one that raised an error
 GIVE_UP = 1.0  # seconds for which the system may refuse threads until the tasks fail that no worker will take
 WIDEN = 0.05  # seconds without a task taken, at the ceiling, after which one more thread may serve calls that go on
 HELD_TICK = 0.005  # seconds between looks at a pool that holds workers back: each takes the GIL from those that compute
@@ -58,7 +57,6 @@ class Crew:
     stack_size: int | None
     warn_after: float | None
     warn_lag: float | None
-    retry = RETRY
 
     def __post_init__(self) -> None:
         self.name = ""

@@ -18,6 +18,7 @@ from ebbpool._pool.threads import WorkerThread
 
 LOGGER = logging.getLogger("concurrent.futures")
 NAME = "ebbpool-timekeeper"
+AFTER_ERROR = 0.05  # seconds until the next look after one that raised an error
 FIRE = 64  # how many entries are fired between two looks at the pools
 PATIENCE = 1.0  # seconds to wait for the end of the thread at most: it comes at once, unless the machine is stuck
 
@@ -31,9 +32,7 @@ class Tick(NamedTuple):
 
 
 class Watched(Protocol):
-    """What the timekeeper looks at, in its own thread; after a look that raised an error again in `retry` seconds."""
-
-    retry: float
+    """What the timekeeper looks at, in its own thread; again after `AFTER_ERROR` seconds if a look raised an error."""
 
     def begin(self, tick: Tick) -> float | None:
         """Look for the first time, or anew: `Timekeeper.watch` was called; return what `tick` does."""
@@ -208,7 +207,7 @@ class Timekeeper(KeeperCore):
         self._look(watched, watched.begin, Tick(self.clock(), process_time(), 0.0))
 
     def _look(self, watched: Watched, call: Callable[[Tick], float | None], tick: Tick) -> None:
-        again = self._safely(partial(call, tick), watched.retry)
+        again = self._safely(partial(call, tick), AFTER_ERROR)
         if again is None:
             self._watched.pop(watched, None)
         else:
