@@ -42,7 +42,7 @@ def test_a_task_is_named_and_the_line_says_why_it_has_no_stack() -> None:
     assert out.getvalue().count(UNREADABLE.strip()) == str(caught.value).count(UNREADABLE) == 2
 
 
-def test_a_thread_that_was_left_is_named() -> None:
+def test_a_thread_that_was_left_is_named_and_nobody_is_seen_to_wait_for_one() -> None:
     gate = threading.Event()
     thread = threading.Thread(target=gate.wait, name="left-behind", daemon=True)
     with pytest.raises(AssertionError, match="left-behind") as caught, no_thread_leaks(grace=0):
@@ -50,10 +50,7 @@ def test_a_thread_that_was_left_is_named() -> None:
     gate.set()
     thread.join(TIMEOUT)
     assert UNREADABLE.strip() in str(caught.value)
-
-
-def test_nobody_is_seen_to_wait_for_a_thread() -> None:
-    assert not is_joined(threading.main_thread())
+    assert not is_joined(threading.main_thread()), "nobody is seen to wait for a thread"
 
 
 class Frame:

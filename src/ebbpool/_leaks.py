@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ebbpool._pool import lifecycle
+from ebbpool._pool.running import described
 
 POLL = 0.01
 """Seconds between two looks at what has not ended yet."""
@@ -88,10 +89,7 @@ def _describe(crew: Any) -> str:
     counts = crew.pool.counts()
     state = "was shut down, but has not ended" if crew.pool.closed else "is open: nobody has shut it down"
     figures = f"{counts['workers']} threads, {counts['running']} tasks running, {counts['queued']} waiting"
-    tasks = (
-        f"{task.thread}: {task.name}, running for {task.seconds:.1f} s\n{task.stack}" for task in crew.running(True)
-    )
-    return "\n".join([f"pool {crew.name!r} {state} ({figures})", *tasks])
+    return "\n".join([f"pool {crew.name!r} {state} ({figures})", *map(described, crew.running(True))])
 
 
 def _describe_task(crew: Any, thread: str) -> str:

@@ -25,10 +25,8 @@ from ebbpool._pool.cancelling import sender
 from ebbpool._pool.crew import Crew
 from ebbpool._pool.executor_base import (
     DEFAULT_MAX_WORKERS,
-    UNSET,
     ExecutorBase,
     Settings,
-    Unset,
     WhenFull,
     longest_wait,
 )
@@ -41,7 +39,7 @@ from ebbpool.session import Session, end_all
 
 if TYPE_CHECKING:
     import asyncio
-    from types import TracebackType
+    from types import EllipsisType, TracebackType
     from typing import Self
 
     from ebbpool._core.accel import Future
@@ -291,8 +289,8 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         max_workers: int | None = None,
         min_spare_workers: int | None = None,
         keep_alive: float | None = None,
-        max_queue: int | Unset | None = UNSET,
-        max_wait: float | Unset | None = UNSET,
+        max_queue: int | EllipsisType | None = ...,
+        max_wait: float | EllipsisType | None = ...,
     ) -> None:
         """Change the given settings while the pool works; surplus threads leave when they have no task in hand.
 
@@ -308,7 +306,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         }
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         may_be_none = {"max_queue": max_queue, "max_wait": max_wait}
-        changes |= {name: value for name, value in may_be_none.items() if value is not UNSET}
+        changes |= {name: value for name, value in may_be_none.items() if value is not ...}
         with self._crew.settings_lock:
             self._apply(replace(self._settings, **changes))
 

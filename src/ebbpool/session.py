@@ -233,11 +233,6 @@ class _Line:
         if self.stays:
             self.calls.put(None)
 
-    def spoil(self, cause: str) -> None:
-        with self.mutex:
-            self.cause = cause
-            self.drain(BrokenThreadPool(cause))
-
     def drain(self, error: BaseException | None) -> None:
         """Under the mutex: fail the calls that wait, or cancel them."""
         while True:
@@ -291,7 +286,9 @@ class _Lease:
             line.here.ready = True
         except BaseException:
             LOGGER.critical("Exception in initializer:", exc_info=True)
-            line.spoil("A thread initializer failed, the thread pool is not usable anymore")
+            with line.mutex:
+                line.cause = "A thread initializer failed, the thread pool is not usable anymore"
+                line.drain(BrokenThreadPool(line.cause))
             line.end()
 
 

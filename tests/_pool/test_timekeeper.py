@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support import seams
 from support.common import LONG, TIMEOUT, Background, Gate, Thing, all_end, eventually, gone, no_thread
 from support.manual_time import ManualTimekeeper, timed_pool
-from support.rules import FIRE, FOLD, NAME, TICK, VOID, Alarms, Tick, Timekeeper
+from support.rules import AFTER_ERROR, FIRE, FOLD, NAME, TICK, VOID, Alarms, Tick, Timekeeper
 
 from ebbpool import AdaptiveExecutor
 
@@ -36,8 +36,6 @@ class Notes:
 
 class Look:
     """Something to look at every `again` seconds, which notes the ticks."""
-
-    retry = TICK
 
     def __init__(self, again: float | None, fired: Sized = ()) -> None:
         self.again, self.fired = again, fired
@@ -238,8 +236,6 @@ def test_an_error_is_logged_and_the_rest_is_done(keeper: ManualTimekeeper, caplo
             super().fire(thing)
 
     class Fails(Look):
-        retry = 5.0
-
         def tick(self, tick: Tick) -> float | None:
             super().tick(tick)
             raise OSError("it fails")
@@ -251,7 +247,7 @@ def test_an_error_is_logged_and_the_rest_is_done(keeper: ManualTimekeeper, caplo
     keeper.settle()
     assert book.fired == [0, 2]
     assert "broken" in caplog.text
-    assert keeper.advance(TICK) == pytest.approx(5.0), "it is looked at again"
+    assert keeper.advance(TICK) == pytest.approx(AFTER_ERROR), "it is looked at again"
     assert "it fails" in caplog.text
 
 

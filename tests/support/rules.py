@@ -27,4 +27,4 @@ from ebbpool._pool.sizing import (
     Sizing,
 )
 from ebbpool._pool.stats import KEPT, Decisions
-from ebbpool._pool.timekeeper import FIRE, NAME, Tick, Timekeeper
+from ebbpool._pool.timekeeper import AFTER_ERROR, FIRE, NAME, Tick, Timekeeper

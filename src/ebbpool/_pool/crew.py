@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
+from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import Any
@@ -29,7 +30,6 @@ from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
-RETRY = 0.05  # seconds until the next look after one that raised an error
 GIVE_UP = 1.0  # seconds for which the system may refuse threads until the tasks fail that no worker will take
 WIDEN = 0.05  # seconds without a task taken, at the ceiling, after which one more thread may serve calls that go on
 HELD_TICK = 0.005  # seconds between looks at a pool that holds workers back: each takes the GIL from those that compute
@@ -45,37 +45,29 @@ def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: o
         call_soon(pool.close)
 
 
+@dataclass(eq=False)
 class Crew:
     """The threads of one pool: their start, their initializer and finalizer, their end, and their number."""
 
-    retry = RETRY
+    prefix: str
+    initializer: Callable[..., object] | None
+    initargs: tuple[Any, ...]
+    finalizer: Callable[[], object] | None
+    daemon: bool
+    stack_size: int | None
+    warn_after: float | None
+    warn_lag: float | None
 
-    def __init__(
-        self,
-        prefix: str,
-        initializer: Callable[..., object] | None,
-        initargs: tuple[Any, ...],
-        finalizer: Callable[[], object] | None,
-        daemon: bool,
-        stack_size: int | None,
-        warn_after: float | None,
-        warn_lag: float | None,
-    ) -> None:
+    def __post_init__(self) -> None:
         self.name = ""
-        self.prefix = prefix or f"ebbpool-{next(_numbers)}"
-        self.initializer = initializer
-        self.initargs = initargs
-        self.finalizer = finalizer
-        self.daemon = daemon
-        self.stack_size = stack_size
+        self.prefix = self.prefix or f"ebbpool-{next(_numbers)}"
         self.pool = Pool(self)
         self.timers = Timers(timekeeper)
-        self.pool.slow_start = initializer is not None
+        self.pool.slow_start = self.initializer is not None
         self.threads: set[WorkerThread] = set()
         self.cause = ""
         self._names = itertools.count()
         self._owner: weakref.ref[Any] | None = None
-        self._warnings: list[tuple[type[Alarm], float | None]] = [(SlowTasks, warn_after), (LateLoops, warn_lag)]
         self.spill: Spill | None = None
         reader()
         self.forget()
@@ -100,7 +92,8 @@ class Crew:
         self.settings_lock = threading.Lock()
         self._expected: dict[Worker, WorkerThread] = {}
         self._ending: set[threading.Thread] = set()
-        self._alarms = [kind(self, limit) for kind, limit in self._warnings if limit is not None]
+        warnings: list[tuple[type[Alarm], float | None]] = [(SlowTasks, self.warn_after), (LateLoops, self.warn_lag)]
+        self._alarms = [kind(self, limit) for kind, limit in warnings if limit is not None]
 
     def serve(self, owner: object) -> None:
         """Close the pool when nothing refers to `owner` any more; queued tasks still run."""

@@ -13,7 +13,7 @@ from sys import maxsize
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ebbpool._checks import above_zero, seconds, whole
-from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans, perform
+from ebbpool._core.accel import ExecutorCore, LoopCall, orphans, perform
 from ebbpool._errors import QueueFull, QueueTimeout
 from ebbpool._pool import lifecycle, spill, tracing
 from ebbpool._pool.crew import Crew
@@ -24,26 +24,6 @@ if TYPE_CHECKING:
 DEFAULT_MAX_WORKERS: Final = 256
 
 WhenFull = Literal["block", "reject", "caller_runs"]
-
-
-class Unset:
-    """The type of `UNSET`."""
-
-    def __repr__(self) -> str:
-        return "unset"
-
-
-UNSET: Final = Unset()  # the value of an argument that was not given, where None has a meaning
-
-
-class Unmade:
-    """The attributes of an object whose `__init__` was never called: to read any of them is an error."""
-
-    def __init__(self, owner: str) -> None:
-        self.__owner = owner
-
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError(f"{self.__owner}.__init__() was never called")
 
 
 def longest_wait(value: float | None) -> float | None:
@@ -76,11 +56,8 @@ class Settings:
                 )
 
 
-_NOTHING_UNLIMITED = LaneCore(orphans, 1, True)
-
-
 class ExecutorBase(ExecutorCore):
-    """The private part of `AdaptiveExecutor`. If a subclass forgets `__init__`, every method raises an error."""
+    """The private part of `AdaptiveExecutor`."""
 
     _crew: Crew
     _settings: Settings
@@ -88,9 +65,8 @@ class ExecutorBase(ExecutorCore):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
+        # A subclass may forget `__init__`.
         self._pool = orphans
-        vars(self).update(dict.fromkeys(("_crew", "_settings", "_lanes", "_lane_cores"), Unmade("AdaptiveExecutor")))
-        vars(self)["_unlimited"] = _NOTHING_UNLIMITED
         return self
 
     def _apply(self, settings: Settings) -> None:

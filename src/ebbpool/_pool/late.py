@@ -6,7 +6,6 @@ import functools
 import logging
 import threading
 import weakref
-from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -108,14 +107,14 @@ def late_loops(now: float, limit: float) -> tuple[list[tuple[threading.Thread, f
     return found, oldest
 
 
-class Alarm(ABC):
+class Alarm:
     """A look at one pool that comes again and again, as long as the pool has threads: `Watched` by the timekeeper."""
 
     def __init__(self, crew: Any, limit: float) -> None:
         # Weakly, for the crew holds this.
         self._crew = weakref.ref(crew)
         # Seconds after which something is late.
-        self.retry = limit
+        self.limit = limit
         self._due = 0.0
         self._teller: threading.Thread | None = None
 
@@ -123,10 +122,10 @@ class Alarm(ABC):
         crew = self._crew()
         if crew is None or crew.pool.headcount == 0:
             return None
-        self._due = self._due or tick.now + self.retry
+        self._due = self._due or tick.now + self.limit
         if tick.now >= self._due:
             # Also after a look that raises.
-            self._due = tick.now + self.retry
+            self._due = tick.now + self.limit
             if self._teller is None or not self._teller.is_alive():
                 self._due = tick.now + self._look(crew)
         return self._due - tick.now
@@ -137,9 +136,9 @@ class Alarm(ABC):
         # Not here, where all pools would wait for a slow handler, or for good for one that needs a pool.
         self._teller = tell("ebbpool-warnings", call)
 
-    @abstractmethod
     def _look(self, crew: Any) -> float:
         """Have what is late told of; return in how many seconds something may be late next."""
+        raise NotImplementedError
 
 
 class SlowTasks(Alarm):
@@ -153,16 +152,16 @@ class SlowTasks(Alarm):
         seen = crew.pool.survey()
         names = {(task.thread.ident, task.since): task.thread.name for task in seen.running if task.thread is not None}
         ages = {None: seen.counts["oldest_wait"]} | {task: now - task[1] for task in names}
-        late = frozenset(each for each, age in ages.items() if age >= self.retry)
+        late = frozenset(each for each, age in ages.items() if age >= self.limit)
         if fresh := late - self._warned:
             slow = {name for task, name in names.items() if task in fresh}
             self._tell(functools.partial(self._warn, crew, slow, None in fresh))
         self._warned = late
-        return max(0.0, self.retry - max((ages[each] for each in ages.keys() - late), default=0.0))
+        return max(0.0, self.limit - max((ages[each] for each in ages.keys() - late), default=0.0))
 
     def _warn(self, crew: Any, threads: set[str], crowded: bool) -> None:
         for task in crew.running(True) if threads else ():
-            if task.thread in threads and task.seconds >= self.retry:
+            if task.thread in threads and task.seconds >= self.limit:
                 place = f"pool {crew.name!r}" + (f", lane {task.lane!r}," if task.lane is not None else "")
                 told = task.name, place, task.seconds, task.thread, task.stack
                 LOGGER.warning("%s in %s has been running for %.1f s on %s:\n%s", *told)
@@ -183,7 +182,7 @@ class LateLoops(Alarm):
     _used: dict[int, float] | None = None
 
     def _look(self, crew: Any) -> float:
-        late, oldest = late_loops(monotonic(), self.retry)
+        late, oldest = late_loops(monotonic(), self.limit)
         # This thread's own looking is left out.
         threads = [each for each in threading.enumerate() if each is not threading.current_thread()]
         used = clocks_of(threads)
@@ -196,7 +195,7 @@ class LateLoops(Alarm):
             texts = [self._told(crew, thread, seconds, busiest, share) for thread, seconds in late]
             self._tell(functools.partial(LOGGER.warning, "%s", "\n".join(texts)))
         self._used = used
-        return max(self.retry - oldest, LEAST)
+        return max(self.limit - oldest, LEAST)
 
     def _told(
         self, crew: Any, late: threading.Thread, seconds: float, busiest: threading.Thread | None, share: float

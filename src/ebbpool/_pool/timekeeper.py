@@ -7,7 +7,6 @@ import threading
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from math import inf
 from time import monotonic, process_time
@@ -19,12 +18,9 @@ from ebbpool._pool.threads import WorkerThread
 
 LOGGER = logging.getLogger("concurrent.futures")
 NAME = "ebbpool-timekeeper"
+AFTER_ERROR = 0.05  # seconds until the next look after one that raised an error
 FIRE = 64  # how many entries are fired between two looks at the pools
 PATIENCE = 1.0  # seconds to wait for the end of the thread at most: it comes at once, unless the machine is stuck
-
-
-class _Forked(BaseException):
-    """The timekeeper's thread itself has forked, and this is the child: it ends, and a new one takes its place."""
 
 
 class Tick(NamedTuple):
@@ -36,9 +32,7 @@ class Tick(NamedTuple):
 
 
 class Watched(Protocol):
-    """What the timekeeper looks at, in its own thread; after a look that raised an error again in `retry` seconds."""
-
-    retry: float
+    """What the timekeeper looks at, in its own thread; again after `AFTER_ERROR` seconds if a look raised an error."""
 
     def begin(self, tick: Tick) -> float | None:
         """Look for the first time, or anew: `Timekeeper.watch` was called; return what `tick` does."""
@@ -67,7 +61,8 @@ class Timekeeper(KeeperCore):
         self._launching = False
         # Has an entry if `start` was called since the thread last considered its end.
         self._callers: deque[None] = deque(maxlen=1)
-        self._asking: deque[LockType] = deque()
+        # The locks of those that wait in `dismiss`, and whose question the thread has come to.
+        self._askers: list[LockType] = []
         self._latest: threading.Thread | None = None
         self._stopping = False
 
@@ -130,8 +125,7 @@ class Timekeeper(KeeperCore):
                 return
             answer = allocate_lock()
             answer.acquire()
-            self._asking.append(answer)
-            self._ring()
+            self.call_soon(lambda: self._askers.append(answer))
             # A thread that ends without seeing the question has set `_thread` before.
             if self._thread is thread:
                 answer.acquire(True, timeout)
@@ -155,14 +149,12 @@ class Timekeeper(KeeperCore):
             # `_launch` holds this lock until it has set `_thread`.
             pass
         while self._thread is me and not self._stopping:
-            asking = len(self._asking)
-            try:
-                wake = self.turn()
-            except _Forked:
-                return
+            wake = self.turn()
+            # Those who ask queue that after what they have undone. Taken before another thread may be started.
+            asked, self._askers = self._askers, []
             goes_on = wake != inf or not self._ends(me)
-            # Who asks during a turn may have queued before what only the next turn sees.
-            self._answer(asking if self._thread is me else len(self._asking))
+            for answer in asked:
+                answer.release()
             if not goes_on:
                 continue
             pause = wake - self.clock()
@@ -171,7 +163,6 @@ class Timekeeper(KeeperCore):
                 self._bell.acquire(True, min(pause, threading.TIMEOUT_MAX))
         if self._thread is me:
             self._thread = None
-            self._answer(len(self._asking))
 
     def _ends(self, me: threading.Thread) -> bool:
         """Let the thread end, unless it is `needed` or something has been queued meanwhile; return False if needed."""
@@ -187,12 +178,6 @@ class Timekeeper(KeeperCore):
                 if self._thread is None:
                     self._thread = me
         return True
-
-    def _answer(self, count: int) -> None:
-        # The thread that came after this one may have answered.
-        with suppress(IndexError):
-            for _ in range(count):
-                self._asking.popleft().release()
 
     def turn(self) -> float:
         """Do what there is to do, in slices, so that looks are not held up; return until when there is no more."""
@@ -222,7 +207,7 @@ class Timekeeper(KeeperCore):
         self._look(watched, watched.begin, Tick(self.clock(), process_time(), 0.0))
 
     def _look(self, watched: Watched, call: Callable[[Tick], float | None], tick: Tick) -> None:
-        again = self._safely(partial(call, tick), watched.retry)
+        again = self._safely(partial(call, tick), AFTER_ERROR)
         if again is None:
             self._watched.pop(watched, None)
         else:
@@ -233,13 +218,13 @@ class Timekeeper(KeeperCore):
         outcome = otherwise
         try:
             outcome = call()
-        except _Forked:
-            raise
-        except BaseException:
+        except BaseException as error:
             # Even a callback's `SystemExit` must not end this thread, on which all pools rely.
-            LOGGER.critical("Exception in the timekeeper of ebbpool:", exc_info=True)
+            if self._bell is bell or not isinstance(error, SystemExit):
+                LOGGER.critical("Exception in the timekeeper of ebbpool:", exc_info=True)
         if self._bell is not bell:
-            raise _Forked
+            # This thread has forked, and this is the child: it ends, and a new one takes its place.
+            raise SystemExit
         return outcome
 
 
