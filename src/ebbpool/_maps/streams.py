@@ -13,9 +13,9 @@ from concurrent.futures._base import LOGGER
 from concurrent.futures.thread import BrokenThreadPool
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from ebbpool._checks import no_copy, whole
+from ebbpool._checks import NoCopy, whole
 from ebbpool._core.accel import wait_counted
 from ebbpool._pool import lifecycle
 
@@ -188,7 +188,7 @@ class Channel:
             self._make_room()
 
 
-class Stream(Generic[T]):
+class Stream(NoCopy, Generic[T]):
     """The values that a generator yields in a worker, for one consumer at a time, in ``for`` or in ``async for``.
 
     The generator runs ahead of the consumer by at most `buffersize` values. Then its worker waits until half of them
@@ -205,10 +205,6 @@ class Stream(Generic[T]):
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._taken = 0
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled."""
-        no_copy(self)
 
     def __iter__(self) -> Iterator[T]:
         return self
