@@ -256,7 +256,7 @@ class AdaptivePoolMixIn(_Base):
                     if error.errno not in EXHAUSTED:
                         break
                     if not door.shed():
-                        door.rest(error, count > 0)
+                        door.rest(error)
                         return
                 if one_by_one:
                     self._hand_over(accepted, door)
