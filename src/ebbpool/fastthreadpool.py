@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, repeat
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -28,7 +29,6 @@ from ebbpool._fastthreadpool import (
     TimerObj,
     check,
     end_of,
-    left,
     run_quietly,
     waits,
 )
@@ -121,8 +121,15 @@ class Pool(PoolState):
             finalizer=optional_callable("finish_callback", finish_callback),
             daemon=True,
         )
-        outlet = Outlet(done_callback, failed_callback, log_level, result_id, exc_stack, exc_args, done_max)
-        self._outlet = outlet
+        outlet = self._outlet = Outlet(
+            None if isinstance(done_callback, bool) else optional_callable("done_callback", done_callback),
+            optional_callable("failed_callback", failed_callback),
+            whole("log_level", log_level or 0, 0),
+            bool(result_id),
+            bool(exc_stack),
+            bool(exc_args),
+            whole("done_max", done_max, 0),
+        )
         self.done: deque[Any] = outlet.done
         """The queue of results."""
         self.done_cnt: Semaphore = outlet.done_cnt
@@ -316,11 +323,12 @@ class Pool(PoolState):
             ValueError: `cnt_max` is negative.
             RuntimeError: From the iterator: a job waits for its own pool.
         """
-        if not self._outlet.fills_queues:
+        outlet = self._outlet
+        if outlet.done_callback is not None or outlet.failed_callback is not None or outlet.log_level:
             raise PoolCallback("there is nothing to iterate over: results or failures do not go to a queue")
         most = whole("cnt_max", cnt_max, 0)
         end = end_of("wait", None if wait is None or wait is True else wait or 0)
-        return islice(self._outlet.drain(self._executor.wait_idle, end), most or None)
+        return islice(outlet.drain(self._executor.wait_idle, end), most or None)
 
     def cancel(self, job_id: int | bool | Future[Any] | None = None, timer: Any = None) -> bool:
         """Take jobs that have not begun off the queue, and stop timers.
@@ -404,7 +412,7 @@ class Pool(PoolState):
                 # Refused to a job, and to a callback, of this pool, which would wait for itself.
                 executor.wait_idle(0)
             for executor in self._executors():
-                executor.shutdown(timeout=left(end))
+                executor.shutdown(timeout=max(0.0, end - monotonic()))
         except (RuntimeError, TimeoutError):
             return False
         return True
