@@ -183,12 +183,16 @@ class PoolState:
             TypeError: `timeout` is not a number.
             RuntimeError: A job, or a callback, waits for its own pool.
         """
-        end = end_of("timeout", timeout)
+        end = self._end_of("timeout", timeout)
         while all(executor.wait_idle(end - monotonic()) for executor in self._executors()):
             # A callback may have submitted another job.
             if self._executor.wait_idle(0):
                 return True
         return False
+
+    def _end_of(self, name: str, seconds: float | None) -> float:
+        """Return when a time is over that begins now, or infinity."""
+        return inf if seconds is None else monotonic() + time_limit(name, seconds)
 
     def _executors(self) -> list[AdaptiveExecutor]:
         caller = self._outlet.caller
@@ -240,6 +244,14 @@ class Outlet:
             self._next_id += count
         return range(first, first + count)
 
+    @staticmethod
+    def check(fn: Any, sink: Any) -> None:
+        """Raise `TypeError` unless a job and what becomes of its results can be called, or `sink` is a bool."""
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        if sink is not True and sink is not False and not callable(sink):
+            raise TypeError(f"done_callback must be callable, True or False, not {sink!r}")
+
     def runner(self, sink: Sink) -> Callable[..., Any]:
         """Return what runs a job in a worker: it returns or raises what `fn` does, for the future."""
         has_ids, numbered = self.result_id, self.result_id and sink is True
@@ -272,6 +284,14 @@ class Outlet:
             return partial(self._call, self.done_callback), _nothing
         return (self.done.put if isinstance(self.done, Bounded) else self.done.append), self.done_cnt.release
 
+    @staticmethod
+    def run_quietly(run: Callable[..., Any], job_id: int | None, fn: Any, args: Any, kwargs: Any) -> None:
+        """Run a job whose failure goes to `fail`, and is not raised as well."""
+        try:
+            run(job_id, fn, args, kwargs)
+        except BaseException:
+            pass
+
     def run_slice(
         self,
         sink: Sink,
@@ -296,7 +316,7 @@ class Outlet:
             except BaseException as error:
                 self.fail(job_id, error, (item,), {})
             else:
-                run_quietly(run, job_id, fn, args, {})
+                self.run_quietly(run, job_id, fn, args, {})
 
     def _run_portions(
         self, kept: bool, fn: Callable[..., Any], items: Iterable[Any], unpack: bool, generation: int
@@ -370,30 +390,9 @@ class Outlet:
                 pass
 
 
-def end_of(name: str, seconds: float | None) -> float:
-    """Return when a time is over that begins now, or infinity."""
-    return inf if seconds is None else monotonic() + time_limit(name, seconds)
-
-
-def check(fn: Any, sink: Any) -> None:
-    """Raise `TypeError` unless a job and what becomes of its results can be called, or `sink` is a bool."""
-    if not callable(fn):
-        raise TypeError(f"fn must be callable, not {fn!r}")
-    if sink is not True and sink is not False and not callable(sink):
-        raise TypeError(f"done_callback must be callable, True or False, not {sink!r}")
-
-
 def waits(future: Future[Any]) -> bool:
     """Return whether a job has not begun, and may still do so."""
     return not (future.running() or future.done())
-
-
-def run_quietly(run: Callable[..., Any], job_id: int | None, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
-    """Run a job whose failure goes to `Outlet.fail`, and is not raised as well."""
-    try:
-        run(job_id, fn, args, kwargs)
-    except BaseException:
-        pass
 
 
 def _nothing(_: object = None) -> None:

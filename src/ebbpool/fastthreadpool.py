@@ -19,19 +19,7 @@ from weakref import WeakSet
 
 from ebbpool._checks import optional_callable, time_limit, whole
 from ebbpool._core.accel import Future
-from ebbpool._fastthreadpool import (
-    Outlet,
-    PoolCallback,
-    PoolState,
-    PoolStopped,
-    Semaphore,
-    Sink,
-    TimerObj,
-    check,
-    end_of,
-    run_quietly,
-    waits,
-)
+from ebbpool._fastthreadpool import Outlet, PoolCallback, PoolState, PoolStopped, Semaphore, Sink, TimerObj, waits
 from ebbpool._maps.delayed import ScheduledTask
 from ebbpool.executor import AdaptiveExecutor
 
@@ -262,8 +250,8 @@ class Pool(PoolState):
         items = list(itr)
         share = -(-len(items) // (PIECES_PER_CHILD * self.max_children)) or 1
         size = share if chunksize is None else whole("chunksize", chunksize, 1)
-        check(fn, done_callback)
         outlet = self._outlet
+        outlet.check(fn, done_callback)
         ids = outlet.ids(len(items)) if outlet.result_id else None
         # Without items there is one empty slice, so that a pool that has been shut down refuses it.
         for start in range(0, len(items) or 1, size):
@@ -273,7 +261,7 @@ class Pool(PoolState):
         return ids
 
     def _runner(self, fn: Callable[..., Any], sink: Sink) -> Callable[..., Any]:
-        check(fn, sink)
+        self._outlet.check(fn, sink)
         return self._run if sink is self._default else self._outlet.runner(sink)
 
     def _queue(self, enter: Callable[..., Any], sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -293,7 +281,7 @@ class Pool(PoolState):
             enter: Callable[..., Any] = functools.partial(self._executor.schedule, interval, first=first)
         else:
             enter = functools.partial(self._executor.submit_later, first)
-        timer = self._enter(enter, run_quietly, self._runner(fn, sink), None, fn, args, kwargs)
+        timer = self._enter(enter, self._outlet.run_quietly, self._runner(fn, sink), None, fn, args, kwargs)
         with self._lock:
             self._repeated[timer] = None
         return TimerObj(timer)
@@ -327,7 +315,7 @@ class Pool(PoolState):
         if outlet.done_callback is not None or outlet.failed_callback is not None or outlet.log_level:
             raise PoolCallback("there is nothing to iterate over: results or failures do not go to a queue")
         most = whole("cnt_max", cnt_max, 0)
-        end = end_of("wait", None if wait is None or wait is True else wait or 0)
+        end = self._end_of("wait", None if wait is None or wait is True else wait or 0)
         return islice(outlet.drain(self._executor.wait_idle, end), most or None)
 
     def cancel(self, job_id: int | bool | Future[Any] | None = None, timer: Any = None) -> bool:
@@ -405,7 +393,7 @@ class Pool(PoolState):
         Raises:
             TypeError: `timeout` is not a number.
         """
-        end = end_of("timeout", timeout)
+        end = self._end_of("timeout", timeout)
         self._stop(bool(soon))
         try:
             for executor in self._executors():
