@@ -272,9 +272,15 @@ def test_blank_lines_before_a_request_are_skipped() -> None:
 
 @given(st.lists(st.sampled_from([b"a", b"\r", b"\n", b":", b" "]), max_size=30).map(b"".join))
 def test_looking_on_finds_what_looking_anew_finds(data: bytes) -> None:
+    def look(data: bytes, scanned: int = 0) -> Any:
+        try:
+            return framing.measure(data, scanned, 100)
+        except framing.BadRequest as error:
+            return error.status
+
     for cut in range(len(data)):
-        if framing.head_size(data[:cut]) == 0:
-            assert framing.head_size(data, cut) == framing.head_size(data)
+        if look(data[:cut]) is None:
+            assert look(data, cut) == look(data)
 
 
 @given(st.binary(max_size=200))

@@ -51,12 +51,6 @@ class Head(NamedTuple):
     last: bool = False  # whether the connection must carry no further request
 
 
-def head_size(data: bytes | bytearray, scanned: int = 0) -> int:
-    """Return how many bytes the head takes up that `data` begins with; 0 if it is not all there."""
-    found = _END.search(data, max(0, scanned - 3))
-    return found.end() if found is not None else 0
-
-
 def is_simple(data: bytes | bytearray) -> bool:
     """Return whether `data` begins with a whole line that is no request line of HTTP/1 or later.
 
@@ -108,7 +102,8 @@ def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
     The first `scanned` bytes have been looked at before. A `BadRequest` is too large, holds a NUL, or can be read in
     more than one way.
     """
-    size = head_size(data, scanned)
+    found = _END.search(data, max(0, scanned - 3))
+    size = found.end() if found is not None else 0
     if data.find(b"\0", scanned, size or len(data)) >= 0:
         raise BadRequest(HTTPStatus.BAD_REQUEST)
     if not size and len(data) <= most:

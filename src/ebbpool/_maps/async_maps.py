@@ -54,7 +54,7 @@ class _Calls:
         self._submit = submit
         self._size = size
         self._ordered = ordered
-        self._space = asyncio.Event()
+        self.space = asyncio.Event()
         self.news = asyncio.Event()  # set when it is a call's turn, or the reading task is over
         self.held: dict[asyncio.Future[Any], None] = {}  # all calls, in the order of the items
         # Those to be handed out next, one after the other: all, or those that are done if any order will do.
@@ -97,18 +97,11 @@ class _Calls:
                 self.add(item)
                 item = None
                 while self.room() <= 0:
-                    self._space.clear()
-                    await self._space.wait()
+                    self.space.clear()
+                    await self.space.wait()
         finally:
             if isinstance(source, AsyncGenerator):
                 await source.aclose()
-
-    def next_result(self) -> Any:
-        """Return or raise the outcome of the next call, and forget the call."""
-        del self.held[self.turn[0]]
-        # A task that reads uses the room in a later turn of the loop.
-        self._space.set()
-        return self.turn.popleft().result()
 
     def drop(self) -> None:
         """Cancel and forget all calls, the last one first, so that none moves up in the queue while others go."""
@@ -164,7 +157,10 @@ async def _results(
                 await calls.news.wait()
             await calls.turn[0]
             # Removed only now: a call that is awaited can still be dropped, and one handed out is not kept alive.
-            yield calls.next_result()
+            del calls.held[calls.turn[0]]
+            # A task that reads uses the room in a later turn of the loop.
+            calls.space.set()
+            yield calls.turn.popleft().result()
     finally:
         calls.drop()
         try:
