@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, repeat
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Self
 from weakref import WeakSet
 
 from ebbpool._checks import optional_callable, time_limit, whole
@@ -22,9 +22,6 @@ from ebbpool._core.accel import Future
 from ebbpool._fastthreadpool import Outlet, PoolCallback, PoolState, PoolStopped, Semaphore, Sink, TimerObj, waits
 from ebbpool._maps.delayed import ScheduledTask
 from ebbpool.executor import AdaptiveExecutor
-
-if TYPE_CHECKING:
-    from typing import Self
 
 __all__ = ["Pool", "PoolCallback", "PoolStopped", "Semaphore", "Shutdown", "TimerObj"]
 

@@ -10,26 +10,22 @@ import asyncio
 import concurrent.futures
 from asyncio import CancelledError, current_task
 from asyncio import _get_running_loop as running_loop
+from collections.abc import Callable, Generator
 from contextvars import copy_context
 from math import inf
 from types import coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
+from anyio import CapacityLimiter
 from anyio._backends._asyncio import AsyncIOBackend, CancelScope, _task_states
 from anyio._core._eventloop import threadlocals
 
 from ebbpool._anyio import CANCELLED, call, way_back
+from ebbpool._core.accel import LoopCall
 from ebbpool._loops import mailbox_of
 from ebbpool._pool.cancelling import deadlines_elsewhere
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    from anyio import CapacityLimiter
-
-    from ebbpool._core.accel import LoopCall
-    from ebbpool.executor import AdaptiveExecutor
+from ebbpool.executor import AdaptiveExecutor
 
 STATE = "_ebbpool_anyio"
 """The attribute of an event loop with the mailbox of its calls and their way back: all are collected together."""

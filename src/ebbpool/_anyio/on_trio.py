@@ -7,9 +7,10 @@ finds its way back, and the messages that it sends.
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Callable
 from contextvars import copy_context
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 from anyio._backends._trio import TrioBackend
@@ -18,20 +19,13 @@ from trio._core._run import GLOBAL_RUN_CONTEXT
 from trio._threads import PARENT_TASK_DATA, Run, RunSync, _active_threads_local, _ActiveThreadCount
 
 from ebbpool._anyio import CANCELLED, call, way_back
-from ebbpool._core.accel import Mailbox
+from ebbpool._core.accel import LoopCall, Mailbox
 from ebbpool._pool import late
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ebbpool._core.accel import LoopCall
-    from ebbpool.executor import AdaptiveExecutor
+from ebbpool.executor import AdaptiveExecutor
 
 
 class RunState:
     """The mailbox, ways back and counter that every call from one run of trio needs."""
-
-    __slots__ = ("active", "attributes", "mailbox", "trio_token")
 
     def __init__(self) -> None:
         self.trio_token = trio.lowlevel.current_trio_token()

@@ -6,16 +6,14 @@ import io
 import socket
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ebbpool._http.framing import REQUEST_LINE, BadRequest, RequestLimits, measure
 from ebbpool._stdio import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Self
-
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 AT_ONCE: Final = int(getattr(socket, "MSG_DONTWAIT", 0))

@@ -13,14 +13,11 @@ from concurrent.futures._base import LOGGER
 from concurrent.futures.thread import BrokenThreadPool
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from ebbpool._checks import NoCopy, whole
 from ebbpool._core.accel import wait_counted
 from ebbpool._pool import lifecycle
-
-if TYPE_CHECKING:
-    from typing import Self
 
 T = TypeVar("T")
 
@@ -293,13 +290,7 @@ class Stream(NoCopy, Generic[T]):
             channel.leave()
 
 
-def stream(
-    executor: Executor,
-    genfn: Callable[..., Iterable[Any]],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    buffersize: int,
-) -> Stream[Any]:
+def stream(executor: Executor, genfn: Any, args: Any, kwargs: Any, buffersize: Any) -> Stream[Any]:
     """See `AdaptiveExecutor.stream`."""
     if not callable(genfn):
         raise TypeError(f"genfn must be callable, not {genfn!r}")
