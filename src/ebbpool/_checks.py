@@ -116,6 +116,11 @@ def one_of(name: str, value: Any, allowed: Collection[Any]) -> Any:
     return value
 
 
-def no_copy(self: object) -> NoReturn:
-    """Be the `__reduce__` of what holds threads or state that no second object may share."""
-    raise TypeError(f"cannot pickle {type(self).__name__!r} object")
+class NoCopy:
+    """What holds threads, or state that no second object may share."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled."""
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")

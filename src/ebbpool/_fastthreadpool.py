@@ -18,7 +18,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ebbpool import sync
-from ebbpool._checks import optional_callable, time_limit, whole
+from ebbpool._checks import time_limit
 from ebbpool._core.accel import Future
 from ebbpool._maps.delayed import ScheduledTask
 from ebbpool.executor import AdaptiveExecutor
@@ -183,58 +183,54 @@ class PoolState:
             TypeError: `timeout` is not a number.
             RuntimeError: A job, or a callback, waits for its own pool.
         """
-        end = end_of("timeout", timeout)
-        while all(executor.wait_idle(left(end)) for executor in self._executors()):
+        end = self._end_of("timeout", timeout)
+        while all(executor.wait_idle(end - monotonic()) for executor in self._executors()):
             # A callback may have submitted another job.
             if self._executor.wait_idle(0):
                 return True
         return False
+
+    def _end_of(self, name: str, seconds: float | None) -> float:
+        """Return when a time is over that begins now, or infinity."""
+        return inf if seconds is None else monotonic() + time_limit(name, seconds)
 
     def _executors(self) -> list[AdaptiveExecutor]:
         caller = self._outlet.caller
         return [self._executor] if caller is None else [self._executor, caller]
 
 
+@dataclass(eq=False)
 class Outlet:
-    """The queues and callbacks for results and failures of a pool's jobs. Jobs hold it; it does not hold the pool."""
+    """The queues and callbacks for results and failures of a pool's jobs. Jobs hold it; it does not hold the pool.
 
-    def __init__(
-        self,
-        done_callback: Callable[[Any], object] | bool | None,
-        failed_callback: Callable[..., object] | None,
-        log_level: int | None,
-        result_id: bool,
-        exc_stack: bool,
-        exc_args: bool,
-        done_max: int,
-    ) -> None:
-        self._done_callback: Callable[[Any], object] | None = None
-        if not isinstance(done_callback, bool):
-            self._done_callback = optional_callable("done_callback", done_callback)
-        self._failed_callback = optional_callable("failed_callback", failed_callback)
-        self._log_level = whole("log_level", log_level or 0, 0)
-        self.result_id = bool(result_id)
-        self._exc_stack = bool(exc_stack)
-        self._exc_args = bool(exc_args)
-        self._most = whole("done_max", done_max, 0)
-        self._calls_back: bool = self._done_callback is not None or failed_callback is not None
-        self.fills_queues: bool = not self._calls_back and not self._log_level
-        self.done: deque[Any] = Bounded(self._most) if self._most else deque()
+    The first fields are what the arguments of `Pool` of these names say.
+    """
+
+    done_callback: Callable[[Any], object] | None
+    failed_callback: Callable[..., object] | None
+    log_level: int
+    result_id: bool
+    exc_stack: bool
+    exc_args: bool
+    done_max: int
+    caller: AdaptiveExecutor | None = None  # has one thread, which calls the pool's own callbacks
+    generation: int = 0  # changes when workers are to drop the slices that they run
+
+    def __post_init__(self) -> None:
+        self.done: deque[Any] = Bounded(self.done_max) if self.done_max else deque()
         self.failed: deque[Any] = deque()
         self.done_cnt, self.failed_cnt = Semaphore(0), Semaphore(0)
         self._queues = ((self.done, self.done_cnt), (self.failed, self.failed_cnt))
-        self.caller: AdaptiveExecutor | None = None  # has one thread, which calls the pool's own callbacks
         self.pending: WeakValueDictionary[int, Future[Any]] = WeakValueDictionary()  # by ids, at least those that wait
-        self.generation = 0  # changes when workers are to drop the slices that they run
         self._lock = threading.Lock()
         self._next_id = 1
 
     def open(self, name: str) -> None:
         """Put `done_max` in force; have the pool's callbacks called in a thread of this name."""
         self.lift(False)
-        if self._calls_back:
+        if self.done_callback is not None or self.failed_callback is not None:
             # Always the same thread, so that values which the callback keeps in thread-local storage stay.
-            self.caller = AdaptiveExecutor(1, name, min_workers=1, max_queue=self._most or None)
+            self.caller = AdaptiveExecutor(1, name, min_workers=1, max_queue=self.done_max or None)
 
     def lift(self, lifted: bool) -> None:
         """Put `done_max` out of force, or in force again."""
@@ -247,6 +243,14 @@ class Outlet:
             first = self._next_id
             self._next_id += count
         return range(first, first + count)
+
+    @staticmethod
+    def check(fn: Any, sink: Any) -> None:
+        """Raise `TypeError` unless a job and what becomes of its results can be called, or `sink` is a bool."""
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        if sink is not True and sink is not False and not callable(sink):
+            raise TypeError(f"done_callback must be callable, True or False, not {sink!r}")
 
     def runner(self, sink: Sink) -> Callable[..., Any]:
         """Return what runs a job in a worker: it returns or raises what `fn` does, for the future."""
@@ -276,22 +280,24 @@ class Outlet:
         """Return what takes a result, and what is called once it has."""
         if sink is not True:
             return (_nothing if sink is False else sink), _nothing
-        if self._done_callback is not None:
-            return partial(self._call, self._done_callback), _nothing
+        if self.done_callback is not None:
+            return partial(self._call, self.done_callback), _nothing
         return (self.done.put if isinstance(self.done, Bounded) else self.done.append), self.done_cnt.release
 
+    @staticmethod
+    def run_quietly(run: Callable[..., Any], job_id: int | None, fn: Any, args: Any, kwargs: Any) -> None:
+        """Run a job whose failure goes to `fail`, and is not raised as well."""
+        try:
+            run(job_id, fn, args, kwargs)
+        except BaseException:
+            pass
+
     def run_slice(
-        self,
-        sink: Sink,
-        ids: Iterable[int | None],
-        fn: Callable[..., Any],
-        items: Iterable[Any],
-        unpack: bool | None,
-        generation: int,
+        self, sink: Sink, ids: Iterable[int | None], fn: Any, items: list[Any], unpack: bool | None, generation: int
     ) -> None:
         """Run a slice of a map's items, until `generation` is over."""
         kinds = {issubclass(kind, tuple) for kind in set(map(type, items))} if unpack is None else {unpack}
-        kept = sink is True and self._done_callback is None and not isinstance(self.done, Bounded)
+        kept = sink is True and self.done_callback is None and not isinstance(self.done, Bounded)
         if len(kinds) == 1 and (kept or sink is False) and not self.result_id and not isgeneratorfunction(fn):
             self._run_portions(kept, fn, items, kinds.pop(), generation)
             return
@@ -304,11 +310,9 @@ class Outlet:
             except BaseException as error:
                 self.fail(job_id, error, (item,), {})
             else:
-                run_quietly(run, job_id, fn, args, {})
+                self.run_quietly(run, job_id, fn, args, {})
 
-    def _run_portions(
-        self, kept: bool, fn: Callable[..., Any], items: Iterable[Any], unpack: bool, generation: int
-    ) -> None:
+    def _run_portions(self, kept: bool, fn: Any, items: list[Any], unpack: bool, generation: int) -> None:
         """Run items, and keep the results of a portion together; while they are quick, of a larger and larger one."""
         source = iter(items)
         size = 1
@@ -327,15 +331,15 @@ class Outlet:
 
     def fail(self, job_id: int | None, error: BaseException, args: Any, kwargs: dict[str, Any]) -> None:
         """Give a failure to the log, to the pool's callback, or to `failed`, as the pool's arguments say."""
-        if self._log_level and self._log_level <= logging.ERROR:
+        if self.log_level and self.log_level <= logging.ERROR:
             LOGGER.error("Exception in a job:", exc_info=error)
         entry: list[Any] = [] if job_id is None else [job_id]
-        entry.append("".join(traceback.format_exception(error)) if self._exc_stack else error)
-        if self._exc_args:
+        entry.append("".join(traceback.format_exception(error)) if self.exc_stack else error)
+        if self.exc_args:
             entry += args, kwargs
-        if self._failed_callback is not None:
-            self._call(self._failed_callback, *entry)
-        elif not self._log_level:
+        if self.failed_callback is not None:
+            self._call(self.failed_callback, *entry)
+        elif not self.log_level:
             self.failed.append(entry[0] if len(entry) == 1 else tuple(entry))
             self.failed_cnt.release()
 
@@ -378,35 +382,9 @@ class Outlet:
                 pass
 
 
-def end_of(name: str, seconds: float | None) -> float:
-    """Return when a time is over that begins now, or infinity."""
-    return inf if seconds is None else monotonic() + time_limit(name, seconds)
-
-
-def left(end: float) -> float | None:
-    """Return for how many more seconds `end` is not reached; None for ever."""
-    return None if end == inf else max(0.0, end - monotonic())
-
-
-def check(fn: Any, sink: Any) -> None:
-    """Raise `TypeError` unless a job and what becomes of its results can be called, or `sink` is a bool."""
-    if not callable(fn):
-        raise TypeError(f"fn must be callable, not {fn!r}")
-    if sink is not True and sink is not False and not callable(sink):
-        raise TypeError(f"done_callback must be callable, True or False, not {sink!r}")
-
-
 def waits(future: Future[Any]) -> bool:
     """Return whether a job has not begun, and may still do so."""
     return not (future.running() or future.done())
-
-
-def run_quietly(run: Callable[..., Any], job_id: int | None, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
-    """Run a job whose failure goes to `Outlet.fail`, and is not raised as well."""
-    try:
-        run(job_id, fn, args, kwargs)
-    except BaseException:
-        pass
 
 
 def _nothing(_: object = None) -> None:

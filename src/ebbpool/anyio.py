@@ -19,7 +19,8 @@ import functools
 import importlib.metadata
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, TypeVarTuple
 
 from ebbpool._core.accel import say_if_plain
 from ebbpool._pool import lifecycle
@@ -28,9 +29,6 @@ from ebbpool._replacements import Replacements
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-    from typing import Self
-
     from anyio import CapacityLimiter
 
 __all__ = ["TESTED", "Installation", "UnsupportedVersion", "install", "run_sync", "uninstall"]
@@ -68,9 +66,12 @@ class Installation(Replacements):
         strict: Whether a version that is not supported is an error.
     """
 
-    def __init__(self, executor: AdaptiveExecutor | None, keep_default_limiter: bool, strict: bool) -> None:
+    def __init__(
+        self, executor: AdaptiveExecutor | None, keep_default_limiter: bool, strict: bool, max_wait: float | None
+    ) -> None:
         super().__init__()
         self._executor = executor
+        self._max_wait = max_wait
         self.keep_default_limiter = keep_default_limiter
         self.strict = strict
 
@@ -94,8 +95,6 @@ class Installation(Replacements):
 _lock = threading.RLock()
 _installed: Installation | None = None
 _shared: AdaptiveExecutor | None = None
-_max_wait: float | None = None
-"""For how many seconds calls may wait for a thread of the shared pool."""
 _halves: dict[Any, Callable[..., Coroutine[Any, Any, Any]]] = {}
 """The function that runs calls, for each of anyio's backend classes that has been checked."""
 
@@ -185,7 +184,7 @@ def install(
             raise TypeError(f"max_wait must be given to the executor itself, not {max_wait!r} to install")
     max_wait = longest_wait(max_wait)
     say_if_plain()
-    installation = Installation(executor, bool(keep_default_limiter), bool(strict))
+    installation = Installation(executor, bool(keep_default_limiter), bool(strict), max_wait)
     with _lock:
         if _installed is not None:
             hint = "uninstall it first, or leave it to `python -m ebbpool run` or ebbpool.install() if that is there"
@@ -193,8 +192,8 @@ def install(
         with _unsupported(strict):
             _redirect(installation)
         _installed = installation
-        if executor is None:
-            _limit_waits(max_wait)
+        if executor is None and _shared is not None:
+            _shared.resize(max_wait=max_wait)
     return installation
 
 
@@ -210,14 +209,8 @@ def uninstall() -> None:
             raise RuntimeError("ebbpool.anyio is not installed")
         _installed.restore()
         _installed = None
-        _limit_waits(None)
-
-
-def _limit_waits(max_wait: float | None) -> None:
-    global _max_wait
-    _max_wait = max_wait
-    if _shared is not None:
-        _shared.resize(max_wait=max_wait)
+        if _shared is not None:
+            _shared.resize(max_wait=None)
 
 
 def _redirect(installation: Installation) -> None:
@@ -279,7 +272,8 @@ def _shared_executor() -> AdaptiveExecutor:
         with _lock:
             executor = _shared
             if executor is None or executor._pool.closed:
-                executor = _shared = AdaptiveExecutor(thread_name_prefix="ebbpool-anyio", max_wait=_max_wait)
+                max_wait = None if _installed is None else _installed._max_wait
+                executor = _shared = AdaptiveExecutor(thread_name_prefix="ebbpool-anyio", max_wait=max_wait)
     return executor
 
 

@@ -5,15 +5,13 @@ Put it around the application, in ``asgi.py``: ``application = ebbpool.django.as
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from asgiref.sync import ThreadSensitiveContext
 from django.db import close_old_connections, connections
 
 from ebbpool.executor import AdaptiveExecutor
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 __all__ = ["asgi"]
 

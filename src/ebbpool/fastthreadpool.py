@@ -13,30 +13,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, repeat
-from typing import TYPE_CHECKING, Any, Final
+from time import monotonic
+from typing import Any, Final, Self
 from weakref import WeakSet
 
 from ebbpool._checks import optional_callable, time_limit, whole
 from ebbpool._core.accel import Future
-from ebbpool._fastthreadpool import (
-    Outlet,
-    PoolCallback,
-    PoolState,
-    PoolStopped,
-    Semaphore,
-    Sink,
-    TimerObj,
-    check,
-    end_of,
-    left,
-    run_quietly,
-    waits,
-)
+from ebbpool._fastthreadpool import Outlet, PoolCallback, PoolState, PoolStopped, Semaphore, Sink, TimerObj, waits
 from ebbpool._maps.delayed import ScheduledTask
 from ebbpool.executor import AdaptiveExecutor
-
-if TYPE_CHECKING:
-    from typing import Self
 
 __all__ = ["Pool", "PoolCallback", "PoolStopped", "Semaphore", "Shutdown", "TimerObj"]
 
@@ -121,8 +106,15 @@ class Pool(PoolState):
             finalizer=optional_callable("finish_callback", finish_callback),
             daemon=True,
         )
-        outlet = Outlet(done_callback, failed_callback, log_level, result_id, exc_stack, exc_args, done_max)
-        self._outlet = outlet
+        outlet = self._outlet = Outlet(
+            None if isinstance(done_callback, bool) else optional_callable("done_callback", done_callback),
+            optional_callable("failed_callback", failed_callback),
+            whole("log_level", log_level or 0, 0),
+            bool(result_id),
+            bool(exc_stack),
+            bool(exc_args),
+            whole("done_max", done_max, 0),
+        )
         self.done: deque[Any] = outlet.done
         """The queue of results."""
         self.done_cnt: Semaphore = outlet.done_cnt
@@ -255,8 +247,8 @@ class Pool(PoolState):
         items = list(itr)
         share = -(-len(items) // (PIECES_PER_CHILD * self.max_children)) or 1
         size = share if chunksize is None else whole("chunksize", chunksize, 1)
-        check(fn, done_callback)
         outlet = self._outlet
+        outlet.check(fn, done_callback)
         ids = outlet.ids(len(items)) if outlet.result_id else None
         # Without items there is one empty slice, so that a pool that has been shut down refuses it.
         for start in range(0, len(items) or 1, size):
@@ -266,7 +258,7 @@ class Pool(PoolState):
         return ids
 
     def _runner(self, fn: Callable[..., Any], sink: Sink) -> Callable[..., Any]:
-        check(fn, sink)
+        self._outlet.check(fn, sink)
         return self._run if sink is self._default else self._outlet.runner(sink)
 
     def _queue(self, enter: Callable[..., Any], sink: Sink, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -286,7 +278,7 @@ class Pool(PoolState):
             enter: Callable[..., Any] = functools.partial(self._executor.schedule, interval, first=first)
         else:
             enter = functools.partial(self._executor.submit_later, first)
-        timer = self._enter(enter, run_quietly, self._runner(fn, sink), None, fn, args, kwargs)
+        timer = self._enter(enter, self._outlet.run_quietly, self._runner(fn, sink), None, fn, args, kwargs)
         with self._lock:
             self._repeated[timer] = None
         return TimerObj(timer)
@@ -316,11 +308,12 @@ class Pool(PoolState):
             ValueError: `cnt_max` is negative.
             RuntimeError: From the iterator: a job waits for its own pool.
         """
-        if not self._outlet.fills_queues:
+        outlet = self._outlet
+        if outlet.done_callback is not None or outlet.failed_callback is not None or outlet.log_level:
             raise PoolCallback("there is nothing to iterate over: results or failures do not go to a queue")
         most = whole("cnt_max", cnt_max, 0)
-        end = end_of("wait", None if wait is None or wait is True else wait or 0)
-        return islice(self._outlet.drain(self._executor.wait_idle, end), most or None)
+        end = self._end_of("wait", None if wait is None or wait is True else wait or 0)
+        return islice(outlet.drain(self._executor.wait_idle, end), most or None)
 
     def cancel(self, job_id: int | bool | Future[Any] | None = None, timer: Any = None) -> bool:
         """Take jobs that have not begun off the queue, and stop timers.
@@ -397,14 +390,14 @@ class Pool(PoolState):
         Raises:
             TypeError: `timeout` is not a number.
         """
-        end = end_of("timeout", timeout)
+        end = self._end_of("timeout", timeout)
         self._stop(bool(soon))
         try:
             for executor in self._executors():
                 # Refused to a job, and to a callback, of this pool, which would wait for itself.
                 executor.wait_idle(0)
             for executor in self._executors():
-                executor.shutdown(timeout=left(end))
+                executor.shutdown(timeout=max(0.0, end - monotonic()))
         except (RuntimeError, TimeoutError):
             return False
         return True

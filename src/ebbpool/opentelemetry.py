@@ -17,28 +17,22 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final, Self
 from weakref import WeakKeyDictionary
 
 import ebbpool
 from ebbpool._metrics.source import Source, checked
 from ebbpool._metrics.table import HISTOGRAMS, METRICS, Amounts, Metric
+from ebbpool.executor import AdaptiveExecutor
 
 try:
     from opentelemetry import metrics
-    from opentelemetry.metrics import CallbackOptions, Observation
+    from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
 except ImportError as _error:
     raise ImportError(
         f"ebbpool.opentelemetry needs opentelemetry-api: pip install ebbpool[opentelemetry] ({_error})",
         name=_error.name,
     ) from _error
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from opentelemetry.metrics import Histogram, Meter, MeterProvider
-
-    from ebbpool.executor import AdaptiveExecutor
 
 __all__ = ["Instrumentation", "instrument"]
 

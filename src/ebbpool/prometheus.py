@@ -27,27 +27,23 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 from weakref import WeakSet
 
 from ebbpool._metrics.source import Source, checked
 from ebbpool._metrics.table import BY_NAME, GROWING, HISTOGRAMS, METRICS, Amounts, Metric, families
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
+from ebbpool.executor import AdaptiveExecutor
 
 try:
     from prometheus_client import Counter, Gauge, Histogram
     from prometheus_client.metrics_core import Metric as Family
-    from prometheus_client.registry import Collector
+    from prometheus_client.registry import Collector, CollectorRegistry
 except ImportError as _error:
     raise ImportError(
         f"ebbpool.prometheus needs prometheus_client: pip install ebbpool[prometheus] ({_error})", name=_error.name
     ) from _error
-
-if TYPE_CHECKING:
-    from prometheus_client.registry import CollectorRegistry
-
-    from ebbpool.executor import AdaptiveExecutor
 
 __all__ = ["PoolCollector"]
 

@@ -70,7 +70,7 @@ if hasattr(socket, "AF_UNIX"):
         """A datagram server at a path, on an adaptive pool."""
 
 
-class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
+class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
     """`http.server.HTTPServer` on an adaptive pool; takes a worker only once a request is there.
 
     `serve_forever` accepts, reads heads and short bodies, and keeps connections between requests, all in its own
@@ -100,10 +100,6 @@ class AdaptivePoolHTTPServer(AdaptivePoolMixIn, http.server.HTTPServer):
         retry_after: The least seconds that the answer 503 names to clients that are refused: it names as many as the
             oldest task has waited.
     """
-
-    request_queue_size = 1024
-    # Only on POSIX: on Windows the option would let another process take the port.
-    allow_reuse_address: bool = os.name == "posix"
 
     header_timeout: float = 10.0
     body_timeout: float = 30.0

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 from ebbpool._interpreter import PURE
 
-if TYPE_CHECKING:
-    from ebbpool._core import semaphore as core
-elif PURE:
+if TYPE_CHECKING or PURE:
     from ebbpool._core import semaphore as core
 else:
     try:

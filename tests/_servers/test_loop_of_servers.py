@@ -127,7 +127,7 @@ def test_a_client_that_resets_before_it_is_accepted_holds_nobody() -> None:
 def test_a_system_that_has_run_out_is_left_alone_for_a_while(
     error: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(doors, "FIRST_BACK_OFF", 0.0001)
+    monkeypatch.setattr(doors, "BACK_OFF", 0.0001)
     clock = Clock()
     server = failing_to_accept(Server)(LOOPBACK, Echo)
     door = doors.Door(server)
@@ -139,7 +139,7 @@ def test_a_system_that_has_run_out_is_left_alone_for_a_while(
             # The loop may still have been accepting when it was told to fail, and have taken the first one.
             while server.failures:
                 assert ask(server, b"hello") == b"hello"
-            eventually(lambda: not door._pause)
+            eventually(lambda: not door._short)
             clock.now += 0.4
     # Once per spell, and once a second at most.
     begin = f"cannot accept connections for now; new ones have to wait: [Errno {error}] out of something"
@@ -149,7 +149,7 @@ def test_a_system_that_has_run_out_is_left_alone_for_a_while(
 
 
 def test_shutdown_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "FIRST_BACK_OFF", 3600.0)
+    monkeypatch.setattr(doors, "BACK_OFF", 3600.0)
     with failing_to_accept(Server)(LOOPBACK, Echo) as server:
         server.failures = 1
         with looping(server, poll_interval=0.001), closing(connect(server)):
@@ -163,19 +163,6 @@ def test_other_errors_of_accept_are_no_reason_to_wait(caplog: pytest.LogCaptureF
         server.error, server.failures = errno.ECONNABORTED, 2
         assert ask(server, b"hello") == b"hello"
     assert not caplog.records
-
-
-def test_the_pause_grows_to_a_second_and_begins_anew_with_each_success() -> None:
-    door = doors.Door(None, mock.Mock(), Clock())
-
-    def pause() -> float:
-        door.rest(OSError(errno.EMFILE, "too many"), False)
-        return door._pause
-
-    pauses = [pause() for _ in range(10)]
-    assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0])
-    door.go_on()
-    assert pause() == pytest.approx(0.01)
 
 
 # How it ends.

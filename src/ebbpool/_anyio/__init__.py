@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final
 
 import anyio.lowlevel
 from anyio._core._eventloop import threadlocals
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextvars import ContextVar
 
 LIBRARY: ContextVar[str | None] | None
 """sniffio's variable for the async library of the caller, if sniffio is installed. In a worker there is none."""

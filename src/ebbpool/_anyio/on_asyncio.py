@@ -10,26 +10,21 @@ import asyncio
 import concurrent.futures
 from asyncio import CancelledError, current_task
 from asyncio import _get_running_loop as running_loop
+from collections.abc import Callable, Generator
 from contextvars import copy_context
 from math import inf
 from types import coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from anyio._backends._asyncio import AsyncIOBackend, CancelScope, _task_states
 from anyio._core._eventloop import threadlocals
 
 from ebbpool._anyio import CANCELLED, call, way_back
+from ebbpool._core.accel import LoopCall
 from ebbpool._loops import mailbox_of
 from ebbpool._pool.cancelling import deadlines_elsewhere
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    from anyio import CapacityLimiter
-
-    from ebbpool._core.accel import LoopCall
-    from ebbpool.executor import AdaptiveExecutor
+from ebbpool.executor import AdaptiveExecutor
 
 STATE = "_ebbpool_anyio"
 """The attribute of an event loop with the mailbox of its calls and their way back: all are collected together."""
@@ -75,12 +70,7 @@ def turn() -> Generator[None, None, None]:
 
 
 async def run_sync(
-    executor: AdaptiveExecutor,
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    abandon_on_cancel: bool,
-    limiter: CapacityLimiter | None,
-    lifts_ceiling: bool,
+    executor: AdaptiveExecutor, func: Any, args: Any, abandon_on_cancel: bool, limiter: Any, lifts_ceiling: bool
 ) -> Any:
     """See `ebbpool.anyio.run_sync`; a call that `lifts_ceiling` of the executor by one has borrowed from a limiter.
 
@@ -120,12 +110,7 @@ async def run_sync(
 
 
 def _start(
-    executor: AdaptiveExecutor,
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    scope: CancelScope | None,
-    shielded: bool,
-    lifts_ceiling: bool,
+    executor: AdaptiveExecutor, func: Any, args: Any, scope: CancelScope | None, shielded: bool, lifts_ceiling: bool
 ) -> CallFuture:
     loop: Any = running_loop()
     state = getattr(loop, STATE, None)

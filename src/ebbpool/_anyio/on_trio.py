@@ -7,48 +7,30 @@ finds its way back, and the messages that it sends.
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Callable
 from contextvars import copy_context
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 from anyio._backends._trio import TrioBackend
 from outcome import Value
 from trio._core._run import GLOBAL_RUN_CONTEXT
 from trio._threads import PARENT_TASK_DATA, Run, RunSync, _active_threads_local, _ActiveThreadCount
-from trio.lowlevel import (
-    Abort,
-    RunVar,
-    checkpoint_if_cancelled,
-    current_task,
-    current_trio_token,
-    enable_ki_protection,
-    reschedule,
-    wait_task_rescheduled,
-)
 
 from ebbpool._anyio import CANCELLED, call, way_back
-from ebbpool._core.accel import Mailbox
+from ebbpool._core.accel import LoopCall, Mailbox
 from ebbpool._pool import late
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trio.lowlevel import Task
-
-    from ebbpool._core.accel import LoopCall
-    from ebbpool.executor import AdaptiveExecutor
+from ebbpool.executor import AdaptiveExecutor
 
 
 class RunState:
     """The mailbox, ways back and counter that every call from one run of trio needs."""
 
-    __slots__ = ("active", "attributes", "mailbox", "trio_token")
-
     def __init__(self) -> None:
-        self.trio_token = current_trio_token()
+        self.trio_token = trio.lowlevel.current_trio_token()
         self.attributes = way_back(TrioBackend, self.trio_token)
-        self.mailbox = Mailbox(self.trio_token.run_sync_soon, self.trio_token.run_sync_soon, current_task)
+        self.mailbox = Mailbox(self.trio_token.run_sync_soon, self.trio_token.run_sync_soon, trio.lowlevel.current_task)
         late.register(self.mailbox)
         # The counter of ``trio.testing.wait_all_threads_completed``.
         try:
@@ -58,7 +40,7 @@ class RunState:
             _active_threads_local.set(self.active)
 
 
-_state: RunVar[RunState] = RunVar("ebbpool.anyio")
+_state: trio.lowlevel.RunVar[RunState] = trio.lowlevel.RunVar("ebbpool.anyio")
 
 
 class TrioCall:
@@ -72,10 +54,10 @@ class TrioCall:
 
     call: LoopCall
 
-    def __init__(self, state: RunState, task: Task, abandon: bool, limiter: Any) -> None:
+    def __init__(self, state: RunState, task: trio.lowlevel.Task, abandon: bool, limiter: Any) -> None:
         self.state = state
         self.abandon = abandon
-        self.task: list[Task | None] = [task]
+        self.task: list[trio.lowlevel.Task | None] = [task]
         self.cancel_with: list[Any] = [None]
         self.limiter = limiter
         self.value: Any = None
@@ -91,7 +73,7 @@ class TrioCall:
         task = self.task[0]
         self.task[0] = None
         if task is not None:
-            reschedule(task, Value(self))
+            trio.lowlevel.reschedule(task, Value(self))
 
     def set_exception(self, error: BaseException) -> None:
         self.error = error
@@ -114,7 +96,7 @@ class TrioCall:
                 error.__context__ = self.error
                 self.error = error
 
-    def abort(self, raise_cancel: Any) -> Abort:
+    def abort(self, raise_cancel: Any) -> trio.lowlevel.Abort:
         """Answer trio whether the task may be cancelled: if the call waits for capacity, or may be abandoned."""
         self.cancel_with[0] = raise_cancel
         withdrawn = self.call.withdraw(True)
@@ -124,27 +106,22 @@ class TrioCall:
             self.call.abandon()
         if withdrawn or self.abandon:
             self.task[0] = None
-            return Abort.SUCCEEDED
-        return Abort.FAILED
+            return trio.lowlevel.Abort.SUCCEEDED
+        return trio.lowlevel.Abort.FAILED
 
 
-@enable_ki_protection
+@trio.lowlevel.enable_ki_protection
 async def run_sync(
-    executor: AdaptiveExecutor,
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    abandon_on_cancel: bool,
-    limiter: Any,
-    lifts_ceiling: bool,
+    executor: AdaptiveExecutor, func: Any, args: Any, abandon_on_cancel: bool, limiter: Any, lifts_ceiling: bool
 ) -> Any:
     """See `ebbpool.anyio.run_sync`; the executor's bounds are no limit if the call `lifts_ceiling`."""
-    await checkpoint_if_cancelled()
+    await trio.lowlevel.checkpoint_if_cancelled()
     try:
         state = _state.get()
     except LookupError:
         state = RunState()
         _state.set(state)
-    ticket = TrioCall(state, current_task(), abandon_on_cancel, limiter)
+    ticket = TrioCall(state, trio.lowlevel.current_task(), abandon_on_cancel, limiter)
     active = state.active
     try:
         if limiter is not None:
@@ -158,7 +135,7 @@ async def run_sync(
             except BaseException:
                 ticket._give_back()
                 raise
-            message = await wait_task_rescheduled(ticket.abort)
+            message = await trio.lowlevel.wait_task_rescheduled(ticket.abort)
             while message is not ticket:
                 if type(message) is RunSync:
                     message.run_sync()
@@ -166,7 +143,7 @@ async def run_sync(
                     await message.run()
                 else:
                     raise TypeError(f"a worker sent trio an unknown message: {message!r}")
-                message = await wait_task_rescheduled(ticket.abort)
+                message = await trio.lowlevel.wait_task_rescheduled(ticket.abort)
         finally:
             active.count -= 1
             if active.count == 0:

@@ -24,7 +24,6 @@ if not cython.compiled:
         from ebbpool._core.pool import Pool
     _ORPHANS: Pool = None  # type: ignore[assignment]  # pool.py sets it
 
-from ebbpool._checks import no_copy
 from ebbpool._core.scope import Scope
 from ebbpool._core.waits import Observers, here, runs_loop
 from ebbpool._errors import QueueTimeout
@@ -48,7 +47,7 @@ class FutureCore:
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled."""
-        no_copy(self)
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
     def __init__(self) -> None:
         self._pool: Pool = _ORPHANS

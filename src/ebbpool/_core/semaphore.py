@@ -17,7 +17,7 @@ import sys
 import threading
 from _thread import allocate_lock, get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ebbpool._core import uncompiled as cython
 
@@ -27,7 +27,7 @@ if not cython.compiled:
     # For compiled code semaphore_c.pxd declares this.
     from time import monotonic
 
-from ebbpool._checks import no_copy, time_limit
+from ebbpool._checks import NoCopy, time_limit
 
 COMPILED = bool(cython.compiled)
 
@@ -225,7 +225,7 @@ if not cython.compiled:
     SemaphoreCore._waiters = None  # type: ignore[assignment]  # as `_check_made` wants it
 
 
-class Semaphore(SemaphoreCore):
+class Semaphore(NoCopy, SemaphoreCore):
     """A semaphore: `threading.Semaphore`, but quicker, and first come, first served among waiters.
 
     It holds a number of permits, which may grow beyond its initial `value`. `acquire` takes one, `release` gives one
@@ -245,10 +245,6 @@ class Semaphore(SemaphoreCore):
 
     def __init__(self, value: int = 1) -> None:
         super().__init__(value)
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled."""
-        no_copy(self)
 
     def __repr__(self) -> str:
         cls = type(self)

@@ -7,25 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from ebbpool._checks import whole_or_none
 
-T = TypeVar("T")
-R = TypeVar("R")
 
-
-def amap(
-    executor: Any,
-    fn: Callable[[T], R],
-    items: Iterable[T] | AsyncIterable[T],
-    *,
-    ordered: bool = True,
-    buffersize: int | None = None,
-) -> AsyncGenerator[R, None]:
+def amap(executor: Any, fn: Any, items: Any, ordered: bool, buffersize: Any) -> AsyncGenerator[Any, None]:
     """Do what `AdaptiveExecutor.amap` does.
 
     A plain iterable is read whenever a result is asked for, an async one by a task of its own from the first result on.
@@ -37,9 +27,9 @@ def amap(
     size = whole_or_none("buffersize", buffersize) or executor._max_workers
     calls = _Calls(partial(executor.run, fn), size, ordered)
     if hasattr(type(items), "__aiter__"):
-        return _results(calls, None, aiter(items))  # type: ignore[arg-type]  # checked
+        return _results(calls, None, aiter(items))
     try:
-        return _results(calls, map(calls.add, items), None)  # type: ignore[arg-type]  # if not, TypeError
+        return _results(calls, map(calls.add, items), None)
     except TypeError as error:
         raise TypeError(f"items must be an iterable or an async iterable, not {items!r}") from error
 
@@ -54,7 +44,7 @@ class _Calls:
         self._submit = submit
         self._size = size
         self._ordered = ordered
-        self._space = asyncio.Event()
+        self.space = asyncio.Event()
         self.news = asyncio.Event()  # set when it is a call's turn, or the reading task is over
         self.held: dict[asyncio.Future[Any], None] = {}  # all calls, in the order of the items
         # Those to be handed out next, one after the other: all, or those that are done if any order will do.
@@ -97,18 +87,11 @@ class _Calls:
                 self.add(item)
                 item = None
                 while self.room() <= 0:
-                    self._space.clear()
-                    await self._space.wait()
+                    self.space.clear()
+                    await self.space.wait()
         finally:
             if isinstance(source, AsyncGenerator):
                 await source.aclose()
-
-    def next_result(self) -> Any:
-        """Return or raise the outcome of the next call, and forget the call."""
-        del self.held[self.turn[0]]
-        # A task that reads uses the room in a later turn of the loop.
-        self._space.set()
-        return self.turn.popleft().result()
 
     def drop(self) -> None:
         """Cancel and forget all calls, the last one first, so that none moves up in the queue while others go."""
@@ -164,7 +147,10 @@ async def _results(
                 await calls.news.wait()
             await calls.turn[0]
             # Removed only now: a call that is awaited can still be dropped, and one handed out is not kept alive.
-            yield calls.next_result()
+            del calls.held[calls.turn[0]]
+            # A task that reads uses the room in a later turn of the loop.
+            calls.space.set()
+            yield calls.turn.popleft().result()
     finally:
         calls.drop()
         try:

@@ -8,9 +8,9 @@ from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context, copy_context
 from functools import partial
 from math import floor
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
-from ebbpool._checks import above_zero, finite_seconds, no_copy, one_of
+from ebbpool._checks import NoCopy, above_zero, finite_seconds, one_of
 from ebbpool._core.accel import Timers, instrumented
 from ebbpool._pool import tracing
 
@@ -22,7 +22,7 @@ RESOLUTION = 1e-9
 """Seconds: the clock's resolution. A shorter interval is taken to be this long."""
 
 
-class ScheduledTask:
+class ScheduledTask(NoCopy):
     """What `AdaptiveExecutor.schedule` returns: a call that a pool runs again and again.
 
     The runs are due at `first`, `first` + `interval`, `first` + 2 `interval`, ... seconds from the call of `schedule`.
@@ -77,10 +77,6 @@ class ScheduledTask:
         except BaseException:
             self.cancel()
             raise
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled."""
-        no_copy(self)
 
     @property
     def active(self) -> bool:

@@ -9,9 +9,9 @@ from concurrent.futures import Executor
 from itertools import chain, repeat
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ebbpool._checks import no_copy, time_limit, whole_or_none
+from ebbpool._checks import NoCopy, time_limit, whole_or_none
 from ebbpool._maps import streams
 from ebbpool._maps.delayed import OnError, ScheduledTask
 from ebbpool._maps.map_run import MapRun
@@ -29,17 +29,13 @@ ENDS: Final = sys.version_info < (3, 16)
 """Whether the error of a call ends the iterator of `map`, as it does in the standard library of this Python."""
 
 
-class Results(chain[Any]):
+class Results(NoCopy, chain[Any]):
     """The iterator that a map returns.
 
     It hands out the results of one piece at the speed of C, and drops each result as it does.
     """
 
     _pieces: Generator[Iterable[Any]]
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled."""
-        no_copy(self)
 
     def close(self) -> None:
         """End the map: no further call begins. As with any generator, this does nothing before the first `next`.
@@ -98,14 +94,10 @@ def _raising(error: BaseException) -> Generator[Any]:
     yield
 
 
-class Maps(Executor):
+class Maps(NoCopy, Executor):
     """The maps of an executor and of a lane."""
 
     _run_type: type[MapRun] = MapRun
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled."""
-        no_copy(self)
 
     def map(
         self,
@@ -158,14 +150,7 @@ class Maps(Executor):
         return self._map(fn, iterables, timeout, chunksize, buffersize, False)
 
     def _map(
-        self,
-        fn: Callable[..., Any],
-        iterables: tuple[Iterable[Any], ...],
-        timeout: float | None,
-        chunksize: int | None,
-        buffersize: int | None,
-        in_order: bool,
-        /,
+        self, fn: Any, iterables: tuple[Any, ...], timeout: Any, chunksize: Any, buffersize: Any, in_order: bool, /
     ) -> Iterator[Any]:
         """Start a map: its tasks are submitted before this returns."""
         if not callable(fn):
@@ -279,4 +264,4 @@ class Methods(Maps):
         # Imported here, so that asyncio is imported only where it is used.
         from ebbpool._maps.async_maps import amap
 
-        return amap(self, fn, items, ordered=ordered, buffersize=buffersize)
+        return amap(self, fn, items, ordered, buffersize)

@@ -13,14 +13,11 @@ from concurrent.futures._base import LOGGER
 from concurrent.futures.thread import BrokenThreadPool
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
-from ebbpool._checks import no_copy, whole
+from ebbpool._checks import NoCopy, whole
 from ebbpool._core.accel import wait_counted
 from ebbpool._pool import lifecycle
-
-if TYPE_CHECKING:
-    from typing import Self
 
 T = TypeVar("T")
 
@@ -188,7 +185,7 @@ class Channel:
             self._make_room()
 
 
-class Stream(Generic[T]):
+class Stream(NoCopy, Generic[T]):
     """The values that a generator yields in a worker, for one consumer at a time, in ``for`` or in ``async for``.
 
     The generator runs ahead of the consumer by at most `buffersize` values. Then its worker waits until half of them
@@ -205,10 +202,6 @@ class Stream(Generic[T]):
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._taken = 0
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled."""
-        no_copy(self)
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -297,13 +290,7 @@ class Stream(Generic[T]):
             channel.leave()
 
 
-def stream(
-    executor: Executor,
-    genfn: Callable[..., Iterable[Any]],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    buffersize: int,
-) -> Stream[Any]:
+def stream(executor: Executor, genfn: Any, args: Any, kwargs: Any, buffersize: Any) -> Stream[Any]:
     """See `AdaptiveExecutor.stream`."""
     if not callable(genfn):
         raise TypeError(f"genfn must be callable, not {genfn!r}")

@@ -22,14 +22,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from multiprocessing.process import BaseProcess
+from typing import Any, Final, TypeAlias
 
 from ebbpool._prefork.child import log
 from ebbpool._prefork.signals import OwnSignals, blocked
 from ebbpool._stdio import flush_or_discard
-
-if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
 
 OURS: Final = ("ebbpool.socketserver", "ctypes")
 """What every template imports: pools use ctypes. None of it starts a thread, and none of it is user code."""

@@ -103,31 +103,29 @@ class Watchdog:
         self._moments: list[float] = []  # when something other than a deadline is to be decided
 
     def ready(self, serial: int, now: float) -> None:
-        life = self.lives.get(serial)
-        if life is not None and life.phase is Phase.STARTING:
+        life = self.lives[serial]
+        if life.phase is Phase.STARTING:
             self._enter(life, Phase.SERVING, now)
             life.ready_at = now
             self._served = True
             self._report("child_ready", life, seconds=round(now - life.born, 3))
 
     def beat(self, serial: int, now: float) -> None:
-        life = self.lives.get(serial)
-        if life is not None and life.phase is Phase.SERVING:
+        life = self.lives[serial]
+        if life.phase is Phase.SERVING:
             self._enter(life, Phase.SERVING, now)
 
     def leaving(self, serial: int, now: float) -> None:
         """Note that a child that serves stops by itself. One that never served is dealt with when it has ended."""
-        life = self.lives.get(serial)
-        if life is not None and life.phase is Phase.SERVING:
+        life = self.lives[serial]
+        if life.phase is Phase.SERVING:
             self._report("child_leaving", life)
             self._enter(life, Phase.STOPPING, now)
             self._lost(life, now)
 
     def gone(self, serial: int, ended: int | BaseException, now: float) -> None:
         """Note that a child has ended, with an exit code, or with an error if the system refused its process."""
-        life = self.lives.pop(serial, None)
-        if life is None:
-            return
+        life = self.lives.pop(serial)
         if isinstance(ended, BaseException):
             self._report("start_failed", life, "error", error=f"{type(ended).__name__}: {ended}")
         else:

@@ -30,9 +30,8 @@ NAP = 0.0002
 """Seconds for which it does so."""
 LOOKS: Final = 128
 """Once in so many looks it does so anyway: where server and clients are in step, no look would ever find a crowd."""
-FIRST_BACK_OFF = 0.01
-"""Seconds without an attempt to accept when the system runs out of something; doubled each time that this goes on."""
-LAST_BACK_OFF: Final = 1.0
+BACK_OFF = 0.05
+"""Seconds without an attempt to accept when the system runs out of something."""
 DRAINED: Final = 16
 """How many reads in a row at most from a connection that was refused, or answered early."""
 QUIET: Final = 1.0
@@ -185,8 +184,8 @@ class Door:
         self._clock = clock
         self._looks = 0
         self._shortages = Complaint(logging.WARNING, "cannot accept connections for now; new ones have to wait: %s")
+        self._short = False  # whether the system lacked something when it was last asked
         self._told = False
-        self._pause = 0.0
         self._resume = 0.0
         self._listener = -1
         self._bell: Bell
@@ -225,20 +224,19 @@ class Door:
         self._looks += 1
         return count >= CROWD or self._looks % LOOKS == 0
 
-    def rest(self, error: OSError, progress: bool) -> None:
-        """Do not wait for connections for a while, each time longer: the system lacks what one needs."""
-        if not self._pause:
+    def rest(self, error: OSError) -> None:
+        """Do not wait for connections for a while: the system lacks what one needs."""
+        if not self._short:
             self._told = self._shortages.make(error)
-        self._pause = FIRST_BACK_OFF if progress or not self._pause else min(2 * self._pause, LAST_BACK_OFF)
-        self._resume = self._clock() + self._pause
+        self._short = True
+        self._resume = self._clock() + BACK_OFF
         self._poller.forget(self._listener)
 
     def go_on(self) -> None:
         """Note that the system lacks nothing."""
-        if self._pause:
-            self._pause = 0.0
-            if self._told:
-                LOGGER.info("connections are accepted again")
+        if self._short and self._told:
+            LOGGER.info("connections are accepted again")
+        self._short = False
 
     def _wait(self, timeout: float) -> list[int]:
         if self._resume:

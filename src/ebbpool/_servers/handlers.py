@@ -19,8 +19,6 @@ from ebbpool.lane import Lane
 
 _OWN = (ExecutorCore.submit, Lane.submit)
 """A tool may have replaced the `submit` of a class, or of a single executor."""
-MENTIONED = 10
-"""How many queued handlers a report names by their addresses."""
 
 
 class _Handler:
@@ -171,7 +169,7 @@ class Handlers:
             raise TimeoutError(f"after {timeout:g} s these handlers are still running:\n{self.report()}")
 
     def report(self) -> str:
-        """Return a text on handlers that run (client, seconds and stack of each) and on those that are queued."""
+        """Return a text on handlers that run (client, seconds and stack of each), and how many are queued."""
         now = monotonic()
         live = list(self._live)
         begun = [handler for handler in live if handler.thread]
@@ -180,8 +178,6 @@ class Handlers:
             f"{handler.address}: running for {now - handler.since:.1f} s\n{place}"
             for handler, place in zip(begun, places, strict=True)
         ]
-        queued = [str(handler.address) for handler in live if not handler.thread]
-        if queued:
-            more = ", ..." if len(queued) > MENTIONED else ""
-            lines.append(f"{len(queued)} queued: {', '.join(queued[:MENTIONED])}{more}\n")
+        if len(live) > len(begun):
+            lines.append(f"{len(live) - len(begun)} queued\n")
         return "".join(lines).rstrip("\n")

@@ -9,10 +9,11 @@ import socketserver
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Executor
 from math import inf
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ebbpool._checks import time_limit, waiting_limit
 from ebbpool._interpreter import GIL_ENABLED
@@ -24,9 +25,6 @@ from ebbpool._stdio import flush_or_discard
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
-
     # A mix-in has no base of its own; for type checkers it has that of the servers it is combined with.
     _Base = socketserver.TCPServer
 else:
@@ -256,7 +254,7 @@ class AdaptivePoolMixIn(_Base):
                     if error.errno not in EXHAUSTED:
                         break
                     if not door.shed():
-                        door.rest(error, count > 0)
+                        door.rest(error)
                         return
                 if one_by_one:
                     self._hand_over(accepted, door)
