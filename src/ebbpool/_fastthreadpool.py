@@ -293,7 +293,13 @@ class Outlet:
             pass
 
     def run_slice(
-        self, sink: Sink, ids: Iterable[int | None], fn: Any, items: list[Any], unpack: bool | None, generation: int
+        self,
+        sink: Sink,
+        ids: Iterable[int | None],
+        fn: Callable[..., Any],
+        items: Iterable[Any],
+        unpack: bool | None,
+        generation: int,
     ) -> None:
         """Run a slice of a map's items, until `generation` is over."""
         kinds = {issubclass(kind, tuple) for kind in set(map(type, items))} if unpack is None else {unpack}
@@ -312,7 +318,9 @@ class Outlet:
             else:
                 self.run_quietly(run, job_id, fn, args, {})
 
-    def _run_portions(self, kept: bool, fn: Any, items: list[Any], unpack: bool, generation: int) -> None:
+    def _run_portions(
+        self, kept: bool, fn: Callable[..., Any], items: Iterable[Any], unpack: bool, generation: int
+    ) -> None:
         """Run items, and keep the results of a portion together; while they are quick, of a larger and larger one."""
         source = iter(items)
         size = 1

@@ -17,6 +17,7 @@ from types import coroutine
 from typing import Any
 from weakref import ref
 
+from anyio import CapacityLimiter
 from anyio._backends._asyncio import AsyncIOBackend, CancelScope, _task_states
 from anyio._core._eventloop import threadlocals
 
@@ -70,7 +71,12 @@ def turn() -> Generator[None, None, None]:
 
 
 async def run_sync(
-    executor: AdaptiveExecutor, func: Any, args: Any, abandon_on_cancel: bool, limiter: Any, lifts_ceiling: bool
+    executor: AdaptiveExecutor,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    abandon_on_cancel: bool,
+    limiter: CapacityLimiter | None,
+    lifts_ceiling: bool,
 ) -> Any:
     """See `ebbpool.anyio.run_sync`; a call that `lifts_ceiling` of the executor by one has borrowed from a limiter.
 
@@ -110,7 +116,12 @@ async def run_sync(
 
 
 def _start(
-    executor: AdaptiveExecutor, func: Any, args: Any, scope: CancelScope | None, shielded: bool, lifts_ceiling: bool
+    executor: AdaptiveExecutor,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    scope: CancelScope | None,
+    shielded: bool,
+    lifts_ceiling: bool,
 ) -> CallFuture:
     loop: Any = running_loop()
     state = getattr(loop, STATE, None)

@@ -112,7 +112,12 @@ class TrioCall:
 
 @trio.lowlevel.enable_ki_protection
 async def run_sync(
-    executor: AdaptiveExecutor, func: Any, args: Any, abandon_on_cancel: bool, limiter: Any, lifts_ceiling: bool
+    executor: AdaptiveExecutor,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    abandon_on_cancel: bool,
+    limiter: Any,
+    lifts_ceiling: bool,
 ) -> Any:
     """See `ebbpool.anyio.run_sync`; the executor's bounds are no limit if the call `lifts_ceiling`."""
     await trio.lowlevel.checkpoint_if_cancelled()
