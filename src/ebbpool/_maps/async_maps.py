@@ -7,15 +7,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from ebbpool._checks import whole_or_none
 
+T = TypeVar("T")
+R = TypeVar("R")
 
-def amap(executor: Any, fn: Any, items: Any, ordered: bool, buffersize: Any) -> AsyncGenerator[Any, None]:
+
+def amap(
+    executor: Any,
+    fn: Callable[[T], R],
+    items: Iterable[T] | AsyncIterable[T],
+    *,
+    ordered: bool = True,
+    buffersize: int | None = None,
+) -> AsyncGenerator[R, None]:
     """Do what `AdaptiveExecutor.amap` does.
 
     A plain iterable is read whenever a result is asked for, an async one by a task of its own from the first result on.
@@ -27,9 +37,9 @@ def amap(executor: Any, fn: Any, items: Any, ordered: bool, buffersize: Any) -> 
     size = whole_or_none("buffersize", buffersize) or executor._max_workers
     calls = _Calls(partial(executor.run, fn), size, ordered)
     if hasattr(type(items), "__aiter__"):
-        return _results(calls, None, aiter(items))
+        return _results(calls, None, aiter(items))  # type: ignore[arg-type]  # checked
     try:
-        return _results(calls, map(calls.add, items), None)
+        return _results(calls, map(calls.add, items), None)  # type: ignore[arg-type]  # if not, TypeError
     except TypeError as error:
         raise TypeError(f"items must be an iterable or an async iterable, not {items!r}") from error
 

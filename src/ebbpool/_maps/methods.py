@@ -150,7 +150,14 @@ class Maps(NoCopy, Executor):
         return self._map(fn, iterables, timeout, chunksize, buffersize, False)
 
     def _map(
-        self, fn: Any, iterables: tuple[Any, ...], timeout: Any, chunksize: Any, buffersize: Any, in_order: bool, /
+        self,
+        fn: Callable[..., Any],
+        iterables: tuple[Iterable[Any], ...],
+        timeout: float | None,
+        chunksize: int | None,
+        buffersize: int | None,
+        in_order: bool,
+        /,
     ) -> Iterator[Any]:
         """Start a map: its tasks are submitted before this returns."""
         if not callable(fn):
@@ -264,4 +271,4 @@ class Methods(Maps):
         # Imported here, so that asyncio is imported only where it is used.
         from ebbpool._maps.async_maps import amap
 
-        return amap(self, fn, items, ordered, buffersize)
+        return amap(self, fn, items, ordered=ordered, buffersize=buffersize)
