@@ -221,7 +221,7 @@ class ExecutorCore:
 
     @cython.locals(future=FutureCore)
     def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        """Return a pending future for a call that is on no queue yet; see `release`. Raise what `submit` raises."""
+        """Return a pending future for a call that is on no queue yet. Raise what `submit` raises."""
         if self._pool.closed:
             self._refused(None, "broken" if self._pool.broken else "closed", False)
         future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(_Future)
@@ -230,19 +230,6 @@ class ExecutorCore:
         future._executor = self
         future._audience = _NOBODY
         return future
-
-    @cython.locals(future=FutureCore)
-    def release(self, future: FutureCore) -> bool:
-        """Queue a future that was held back, if it is still pending, behind a full queue; return False if closed.
-
-        It neither waits nor raises: if no worker can be started, the future fails with the error.
-        """
-        try:
-            refusal = self._pool.push(future, False, None, True)
-        except RuntimeError as error:
-            future.reject(error)
-            return True
-        return refusal is None
 
     def offload(
         self,
