@@ -395,7 +395,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
 
         def wait() -> None:
             try:
-                self._wait_for_end()
+                self.shutdown()
             except BaseException as error:
                 ended.set_exception(error)
             else:
@@ -403,10 +403,6 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
 
         WorkerThread(target=wait, name=f"{self._crew.prefix}_shutdown").start()
         await asyncio.wrap_future(ended, loop=loop)
-
-    def _wait_for_end(self) -> None:
-        self._crew.join(None)
-        self._crew.part(None)
 
     def __repr__(self) -> str:
         counts, most = self._pool.counts(), self._settings.max_workers

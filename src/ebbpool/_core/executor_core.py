@@ -67,24 +67,12 @@ def _replaced() -> bool:
     return False
 
 
-def _wrapped(
-    pool: Pool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None, carries: bool
-) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any] | None]:
-    """Return the call to be queued in place of a given one: in a context, if one is to be carried, and measured."""
-    if carries and pool.contextual:
-        if not cython.compiled and kwargs:
-            fn, kwargs = partial(fn, **kwargs), None
-        args = (fn, *args)
-        fn = copy_context().run
-    if pool.every > 0:
-        pool.skip -= 1
-        if pool.skip < 0:
-            pool.skip = gap(pool.every)
-            with pool.mutex:
-                record = pool.record
-            if record is not None:
-                fn = Probe(fn, record)
-    return fn, args, kwargs
+def _measured(pool: Pool, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what to call in place of `fn`, so that `record` is told of it; begin to count to the next such call."""
+    pool.skip = gap(pool.every)
+    with pool.mutex:
+        record = pool.record
+    return fn if record is None else Probe(fn, record)
 
 
 class ExecutorCore:
@@ -282,11 +270,14 @@ class ExecutorCore:
             breathe()
         pool = self._pool
         if pool.wrapping:
-            if pool.skip > 0 and not pool.contextual:
-                # What `_wrapped` would do, without the cost of a call for each task.
+            if pool.contextual and type(future) is not LoopCall:
+                if not cython.compiled and kwargs:
+                    fn, kwargs = partial(fn, **kwargs), None
+                fn, args = copy_context().run, (fn, *args)
+            if pool.every > 0:
                 pool.skip -= 1
-            else:
-                fn, args, kwargs = _wrapped(pool, fn, args, kwargs, type(future) is not LoopCall)
+                if pool.skip < 0:
+                    fn = _measured(pool, fn)
             if pool.mark is not None:
                 # Of a plain function it is known without a call.
                 future._marked = None if type(fn) is FunctionType else pool.mark(fn, args, kwargs)

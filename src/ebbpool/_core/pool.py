@@ -177,6 +177,7 @@ class Pool:
         self.stale: float = 0.0  # since when the oldest has waited for too long at every look; 0 if it has not
         self.allowed: int = ALL  # workers that may have a task in hand, or be on their way to one, and are not blocked
         self.max_workers: int = self.ceiling  # and one more for each task of a lane that lifts it
+        self.limit: int = self.ceiling  # the lesser of these two: up to so many workers all may take tasks
         # More of them for calls that go on with something: a share of `ceiling`, and more while these are stuck.
         self.beyond: int = self.ceiling // RESERVE
         self.headcount: int = len(workers)
@@ -203,7 +204,7 @@ class Pool:
         """Apply new settings; `patience` and `max_queue` below zero mean without limit, and `max_wait` of zero."""
         with self.mutex:
             self.min_workers = min_workers
-            self.max_workers += max_workers - self.ceiling
+            self._lend(max_workers - self.ceiling)
             self.ceiling = max_workers
             self.beyond = max_workers // RESERVE
             self.max_wait = max_wait
@@ -403,7 +404,7 @@ class Pool:
             return None
         # A task that an idle or arriving worker is about to take does not count as waiting. Surplus workers take none.
         coming = len(self.parked) + self.roused + self.starting - self._surplus()
-        coming = min(coming, min(self.allowed, self.max_workers) - self._engaged() + self.roused + self.starting)
+        coming = min(coming, self.limit - self._engaged() + self.roused + self.starting)
         if self._waiting() + len(self.promised) - max(0, coming) < self.max_queue or self.headcount == 0:
             return None
         # Where a task must not wait, or would be refused, the pool grows at once, without asking the timekeeper.
@@ -486,7 +487,7 @@ class Pool:
 
     def _has_room(self, more: int) -> bool:
         """Return whether a task may be taken by a worker: the calling one, or a parked one that is one `more`."""
-        if self.allowed >= self.headcount - self.blocked <= self.max_workers:
+        if self.headcount <= self.limit:
             return True
         return self._engaged() + more <= self.allowed and (len(self.front) > 0 or self._has_place(more))
 
@@ -496,6 +497,7 @@ class Pool:
         with self.mutex:
             # The workers of a closed pool leave instead of parking.
             self.allowed = ALL if self.closed else max(1, allowed)
+            self.limit = min(self.allowed, self.max_workers)
             if self._waiting() > 0 and self.parked and not self.searching and self._has_room(1):
                 errand = self._rouse()
         self._run(errand, None)
@@ -593,6 +595,7 @@ class Pool:
 
     def _lend(self, places: int) -> None:
         self.max_workers += places
+        self.limit = min(self.allowed, self.max_workers)
         if places > 0:
             self._uncover()
 
@@ -933,6 +936,7 @@ class Pool:
             self.broken = self.broken or broken
             self.closed = True
             self.allowed = ALL
+            self.limit = self.max_workers
             self._special()
             self._rouse_all()
             self._make_room()

@@ -48,7 +48,7 @@ cdef class Pool:
     cdef object front, queue, enqueue, dequeue, oldest_first, seekers, record, mark
     cdef list parked, workers, idlers, backlogs, promised
     cdef readonly Py_ssize_t min_workers, ceiling, max_workers, min_spare_workers, max_queue, roused, beyond, headcount
-    cdef readonly Py_ssize_t starting, blocked, allowed, dead
+    cdef readonly Py_ssize_t starting, blocked, allowed, limit, dead
     cdef readonly double patience, max_wait
     cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
     cdef bint wrapping, special, turned_away, urgent, timed, minded, passed

@@ -96,8 +96,7 @@ class Worker:
                         pool._vacate(done._lane, failed)
                     failed = False
                     if (pool.queue or pool.front) and (
-                        pool.allowed >= pool.headcount - pool.blocked <= pool.max_workers
-                        or (pool._surplus() == 0 and pool._has_room(0))
+                        pool.headcount <= pool.limit or (pool._surplus() == 0 and pool._has_room(0))
                     ):
                         future = pool._next(self) if pool.front else pool.dequeue()
                         if future._code == PENDING:
