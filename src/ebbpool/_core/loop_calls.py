@@ -251,17 +251,30 @@ class Mailbox:
             self.ringing = ringing
         return arrived
 
+    @cython.locals(call=LoopCall)
     def open(self) -> None:
         """Deliver the first result, and have the others delivered later; in the loop's thread."""
         self.note(self.rung, monotonic())
+        self.patience = 0.0
         self.delivered = 0
-        self._hand_over(1)
+        arrived = self._empty(True)
+        try:
+            if arrived:
+                call = arrived[0]
+                call.deliver()
+        finally:
+            if len(arrived) > 1:
+                del arrived[0]
+                self.due.extend(arrived)
+            self._go_on()
 
+    @cython.locals(call=LoopCall)
     def deliver(self) -> None:
         """Deliver as many results as take a `SLICE` with what they lead to, in the loop's thread.
 
         What the last ones led to has run by now: it was put on the loop before this callback.
         """
+        self.patience = 0.0
         spent = thread_time()
         if self.delivered > 0:
             fit = self.delivered * SLICE / max(spent - self.spent, 1e-6)
@@ -274,20 +287,16 @@ class Mailbox:
             elif spent - self.stint_spent >= STINT:
                 self.stint_begun, self.stint_spent = now, spent
                 sleep(NAP)
-        self.delivered = min(len(self.due), self.portion)
-        self._hand_over(self.delivered)
-
-    @cython.locals(call=LoopCall)
-    def _hand_over(self, count: int) -> None:
-        """Deliver so many of the results that are due, and of those that have arrived, which are due from now on."""
-        self.patience = 0.0
-        self.due.extend(self._empty(True))
+        count = min(len(self.due), self.portion)
+        self.delivered = count
+        arrived = self._empty(True)
         try:
-            while count > 0 and self.due:
+            while count > 0:
                 count -= 1
                 call = self.due.popleft()
                 call.deliver()
         finally:
+            self.due.extend(arrived)
             self._go_on()
 
     def note(self, rung: float, now: float) -> None:

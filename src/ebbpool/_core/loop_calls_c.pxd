@@ -48,7 +48,6 @@ cdef class Mailbox:
 
     cpdef post(self, LoopCall call)
     cdef list _empty(self, bint ringing)
-    cdef _hand_over(self, Py_ssize_t count)
     @cython.locals(lag=double, bucket=Py_ssize_t)
     cpdef note(self, double rung, double now)
     cdef _go_on(self)

@@ -686,7 +686,7 @@ class Pool:
         """Under the mutex: have a worker without a task park or leave; return an errand or None."""
         expired = worker.expired or self.patience == 0
         self._clear(worker)
-        if self._surplus() > 0:
+        if self.headcount > self.limit and self._surplus() > 0:
             worker.leaving = True
         elif self.closed:
             # The last worker stays while tasks are away: once they come back, a new thread may no longer be startable.
