@@ -362,7 +362,7 @@ def test_no_task_of_a_lane_or_in_line_is_left_undone(ends: dict[str, bool] | Non
         for _ in range(5):
             # It waits for room without holding up this thread, as a call from a loop does.
             futures.append(pool.hold_back(int, (), None))
-            pool.release(futures[-1])
+            seams.engine_of(pool).push(futures[-1], False, None, True)
 
     with stranded(pool, submit, give_up):
         if ends is not None:

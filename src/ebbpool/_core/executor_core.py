@@ -8,7 +8,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from math import inf
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool._core import uncompiled as cython
 from ebbpool._core.scope import Scope
@@ -23,6 +23,14 @@ if not cython.compiled:
     from ebbpool._core.pool import Pool
     from ebbpool._core.uncompiled import PENDING, altered, blank, breathe, remember, version
     from ebbpool._core.worker import Probe, gap
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ebbpool._core.accel import Future
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _Standard = thread.ThreadPoolExecutor
 _own: Any = None
@@ -59,24 +67,12 @@ def _replaced() -> bool:
     return False
 
 
-def _wrapped(
-    pool: Pool, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None, carries: bool
-) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any] | None]:
-    """Return the call to be queued in place of a given one: in a context, if one is to be carried, and measured."""
-    if carries and pool.contextual:
-        if not cython.compiled and kwargs:
-            fn, kwargs = partial(fn, **kwargs), None
-        args = (fn, *args)
-        fn = copy_context().run
-    if pool.every > 0:
-        pool.skip -= 1
-        if pool.skip < 0:
-            pool.skip = gap(pool.every)
-            with pool.mutex:
-                record = pool.record
-            if record is not None:
-                fn = Probe(fn, record)
-    return fn, args, kwargs
+def _measured(pool: Pool, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what to call in place of `fn`, so that `record` is told of it; begin to count to the next such call."""
+    pool.skip = gap(pool.every)
+    with pool.mutex:
+        record = pool.record
+    return fn if record is None else Probe(fn, record)
 
 
 class ExecutorCore:
@@ -94,7 +90,7 @@ class ExecutorCore:
 
     @cython.nonecheck(False)
     @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue `fn(*args, **kwargs)` and return its `Future`; any thread may call this, a task of this pool included.
 
         While `max_queue` tasks wait, `when_full` says whether this waits for room, raises, or runs the call itself.
@@ -150,7 +146,7 @@ class ExecutorCore:
                 self._refused(future, refusal, False)
         return future
 
-    def submit_first(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def submit_first(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue `fn(*args, **kwargs)` ahead of all that waits; return its `Future`, or raise what `submit` raises.
 
         Once an ordinary task has waited for 0.1 s, ordinary tasks and those that go first are taken in turn.
@@ -183,7 +179,7 @@ class ExecutorCore:
             self._refused(future, refusal, first)
         return future
 
-    def submit_later(self, delay: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def submit_later(self, delay: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue `fn(*args, **kwargs)` once, `delay` seconds from now and never earlier; return its `Future`.
 
         Any thread may call this. The future can be cancelled until the call starts, also while it is queued. Until it
@@ -213,7 +209,7 @@ class ExecutorCore:
 
     @cython.locals(future=FutureCore)
     def hold_back(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        """Return a pending future for a call that is on no queue yet; see `release`. Raise what `submit` raises."""
+        """Return a pending future for a call that is on no queue yet. Raise what `submit` raises."""
         if self._pool.closed:
             self._refused(None, "broken" if self._pool.broken else "closed", False)
         future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(_Future)
@@ -222,19 +218,6 @@ class ExecutorCore:
         future._executor = self
         future._audience = _NOBODY
         return future
-
-    @cython.locals(future=FutureCore)
-    def release(self, future: FutureCore) -> bool:
-        """Queue a future that was held back, if it is still pending, behind a full queue; return False if closed.
-
-        It neither waits nor raises: if no worker can be started, the future fails with the error.
-        """
-        try:
-            refusal = self._pool.push(future, False, None, True)
-        except RuntimeError as error:
-            future.reject(error)
-            return True
-        return refusal is None
 
     def offload(
         self,
@@ -287,11 +270,14 @@ class ExecutorCore:
             breathe()
         pool = self._pool
         if pool.wrapping:
-            if pool.skip > 0 and not pool.contextual:
-                # What `_wrapped` would do, without the cost of a call for each task.
+            if pool.contextual and type(future) is not LoopCall:
+                if not cython.compiled and kwargs:
+                    fn, kwargs = partial(fn, **kwargs), None
+                fn, args = copy_context().run, (fn, *args)
+            if pool.every > 0:
                 pool.skip -= 1
-            else:
-                fn, args, kwargs = _wrapped(pool, fn, args, kwargs, type(future) is not LoopCall)
+                if pool.skip < 0:
+                    fn = _measured(pool, fn)
             if pool.mark is not None:
                 # Of a plain function it is known without a call.
                 future._marked = None if type(fn) is FunctionType else pool.mark(fn, args, kwargs)
@@ -310,7 +296,7 @@ class ExecutorCore:
             future._args = args
             future._kwargs = kwargs if kwargs else None
 
-    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Have a worker run `fn(*args, **kwargs)`, in a copy of the caller's context variables; for asyncio and uvloop.
 
         A plain function, to be called in the thread of a running loop, which it never blocks: while `max_queue` tasks

@@ -47,7 +47,7 @@ cdef list _kept
 
 cpdef bint instrumented() except -1
 cdef bint _replaced() except -1
-cdef tuple _wrapped(Pool pool, object fn, tuple args, object kwargs, bint carries)
+cdef object _measured(Pool pool, object fn)
 
 
 cdef class ExecutorCore:

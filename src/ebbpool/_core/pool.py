@@ -142,8 +142,6 @@ class Pool:
         self.record: Callable[[float, float], object] | None = None
         self.skip: int = 0  # tasks before the next that is measured; threads that submit at once may miscount
         self.crowd: int = ALL  # if more workers run, the timekeeper looks although no task waits: they may all compute
-        self.surplus: int = 0  # workers that should leave as soon as they have no task in hand
-        self.held: bool = False  # whether a worker looks closer before it takes another task: see `_measure`
         self.urgent: bool = False  # whether some in `front` go on with something; see `ExecutorCore.offload`
         self.passed: bool = False  # whether one that goes first was taken since the last turn of one overtaken
         self.sought: float = 0.0  # when all that waits is looked through for those that have waited for too long
@@ -179,6 +177,7 @@ class Pool:
         self.stale: float = 0.0  # since when the oldest has waited for too long at every look; 0 if it has not
         self.allowed: int = ALL  # workers that may have a task in hand, or be on their way to one, and are not blocked
         self.max_workers: int = self.ceiling  # and one more for each task of a lane that lifts it
+        self.limit: int = self.ceiling  # the lesser of these two: up to so many workers all may take tasks
         # More of them for calls that go on with something: a share of `ceiling`, and more while these are stuck.
         self.beyond: int = self.ceiling // RESERVE
         self.headcount: int = len(workers)
@@ -205,7 +204,7 @@ class Pool:
         """Apply new settings; `patience` and `max_queue` below zero mean without limit, and `max_wait` of zero."""
         with self.mutex:
             self.min_workers = min_workers
-            self.max_workers += max_workers - self.ceiling
+            self._lend(max_workers - self.ceiling)
             self.ceiling = max_workers
             self.beyond = max_workers // RESERVE
             self.max_wait = max_wait
@@ -216,7 +215,6 @@ class Pool:
             self.max_queue = max_queue
             self.rejecting = rejecting
             self._special()
-            self._measure()
             self._uncover()
             # Woken, so that they apply the new `patience` and `min_workers` when they park again.
             self._rouse_all()
@@ -405,9 +403,8 @@ class Pool:
         if self.max_queue < 0:
             return None
         # A task that an idle or arriving worker is about to take does not count as waiting. Surplus workers take none.
-        coming = len(self.parked) + self.roused + self.starting - self.surplus
-        if self.held:
-            coming = min(coming, min(self.allowed, self.max_workers) - self._engaged() + self.roused + self.starting)
+        coming = len(self.parked) + self.roused + self.starting - self._surplus()
+        coming = min(coming, self.limit - self._engaged() + self.roused + self.starting)
         if self._waiting() + len(self.promised) - max(0, coming) < self.max_queue or self.headcount == 0:
             return None
         # Where a task must not wait, or would be refused, the pool grows at once, without asking the timekeeper.
@@ -490,7 +487,7 @@ class Pool:
 
     def _has_room(self, more: int) -> bool:
         """Return whether a task may be taken by a worker: the calling one, or a parked one that is one `more`."""
-        if not self.held:
+        if self.headcount <= self.limit:
             return True
         return self._engaged() + more <= self.allowed and (len(self.front) > 0 or self._has_place(more))
 
@@ -500,7 +497,7 @@ class Pool:
         with self.mutex:
             # The workers of a closed pool leave instead of parking.
             self.allowed = ALL if self.closed else max(1, allowed)
-            self._measure()
+            self.limit = min(self.allowed, self.max_workers)
             if self._waiting() > 0 and self.parked and not self.searching and self._has_room(1):
                 errand = self._rouse()
         self._run(errand, None)
@@ -587,10 +584,9 @@ class Pool:
             self.wrapping = True
             self._special()
 
-    def _measure(self) -> None:
-        surplus = self.headcount - self.blocked - self.max_workers
-        self.held = self.allowed != ALL or surplus > 0
-        self.surplus = max(0, surplus - self.beyond)
+    def _surplus(self) -> int:
+        """Return how many workers should leave as soon as they have no task in hand."""
+        return max(0, self.headcount - self.blocked - self.max_workers - self.beyond)
 
     def _uncover(self) -> None:
         if self.at_ceiling:
@@ -599,7 +595,7 @@ class Pool:
 
     def _lend(self, places: int) -> None:
         self.max_workers += places
-        self._measure()
+        self.limit = min(self.allowed, self.max_workers)
         if places > 0:
             self._uncover()
 
@@ -608,8 +604,6 @@ class Pool:
             _leave_room(ROOM)
         self.headcount += count
         self.starting += count
-        if self.beyond:
-            self._measure()
 
     def reserve(self, count: int) -> int:
         """Reserve places for up to `count` workers about to be started; return how many."""
@@ -629,7 +623,6 @@ class Pool:
         with self.mutex:
             self.headcount -= 1
             self.starting -= 1
-            self._measure()
             self._tell_idlers()
             if searching:
                 self.searching = False
@@ -693,7 +686,7 @@ class Pool:
         """Under the mutex: have a worker without a task park or leave; return an errand or None."""
         expired = worker.expired or self.patience == 0
         self._clear(worker)
-        if self.surplus > 0:
+        if self.headcount > self.limit and self._surplus() > 0:
             worker.leaving = True
         elif self.closed:
             # The last worker stays while tasks are away: once they come back, a new thread may no longer be startable.
@@ -718,7 +711,6 @@ class Pool:
         self.workers.remove(worker)
         self.headcount -= 1
         self._tell_idlers()
-        self._measure()
         self._uncover()
 
     def expire(self, worker: Worker) -> None:
@@ -814,7 +806,6 @@ class Pool:
         with self.mutex:
             worker.waits += 1
             self.blocked += 1
-            self._measure()
             self._uncover()
             errand = self._staff()
         try:
@@ -824,8 +815,7 @@ class Pool:
             with self.mutex:
                 worker.waits -= 1
                 self.blocked -= 1
-                self._measure()
-                if self.surplus > 0 and self.parked:
+                if self._surplus() > 0 and self.parked:
                     leaver = self.parked.pop(0)
                     self._unpark(leaver)
             if leaver is not None:
@@ -923,7 +913,6 @@ class Pool:
             if not 0 < self.beyond < self.ceiling // UTMOST:
                 return False
             self.beyond += 1
-            self._measure()
             self._uncover()
             errand = self._staff()
         self._run(errand, None)
@@ -947,7 +936,7 @@ class Pool:
             self.broken = self.broken or broken
             self.closed = True
             self.allowed = ALL
-            self._measure()
+            self.limit = self.max_workers
             self._special()
             self._rouse_all()
             self._make_room()
@@ -1117,7 +1106,6 @@ class Pool:
                     self._choose_end(now)
                 if not self.front and self.beyond > self.ceiling // RESERVE:
                     self.beyond = self.ceiling // RESERVE
-                    self._measure()
                     # Woken, so that those leave that are too many by now.
                     self._rouse_all()
                 # The seekers want a worker, too, and any that was turned away.
@@ -1334,7 +1322,6 @@ class Pool:
                 if mine is not None and mine._lane is not None:
                     mine._lane.enter()
                 self._special()
-                self._measure()
             finally:
                 let_collector(collects)
         for future in lost:

@@ -48,10 +48,10 @@ cdef class Pool:
     cdef object front, queue, enqueue, dequeue, oldest_first, seekers, record, mark
     cdef list parked, workers, idlers, backlogs, promised
     cdef readonly Py_ssize_t min_workers, ceiling, max_workers, min_spare_workers, max_queue, roused, beyond, headcount
-    cdef readonly Py_ssize_t starting, blocked, surplus, allowed, dead
+    cdef readonly Py_ssize_t starting, blocked, allowed, limit, dead
     cdef readonly double patience, max_wait
     cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
-    cdef bint wrapping, special, turned_away, urgent, timed, minded, held, passed
+    cdef bint wrapping, special, turned_away, urgent, timed, minded, passed
     cdef Py_ssize_t every, skip, firsts
     cdef public bint slow_start
     cdef double clock, stale, sought
@@ -97,7 +97,7 @@ cdef class Pool:
     cdef Py_ssize_t _waiting(self) except -1
     cdef bint _lacks_spare(self) except -1
     cdef _special(self)
-    cdef _measure(self)
+    cdef Py_ssize_t _surplus(self) except -1
     cdef _uncover(self)
     cdef _lend(self, Py_ssize_t places)
     cdef _reserve(self, Py_ssize_t count)

@@ -205,11 +205,14 @@ class Timers:
         if executor is None or executor._pool.closed:
             return
         try:
-            queued = executor.release(thing)
+            # Behind a full queue it waits its turn: this thread must not.
+            refusal = executor._pool.push(thing, False, None, True)
         except BaseException as error:
             thing.reject(error)
-            raise
-        if queued:
+            if not isinstance(error, RuntimeError):
+                raise
+            return
+        if refusal is None:
             self.waiting.pop(thing, None)
 
     def close(self, error: BaseException | None = None) -> tuple[int, int]:

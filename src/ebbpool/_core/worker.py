@@ -95,7 +95,9 @@ class Worker:
                     if done is not None and done._lane is not None:
                         pool._vacate(done._lane, failed)
                     failed = False
-                    if (pool.queue or pool.front) and (not pool.held or (pool.surplus == 0 and pool._has_room(0))):
+                    if (pool.queue or pool.front) and (
+                        pool.headcount <= pool.limit or (pool._surplus() == 0 and pool._has_room(0))
+                    ):
                         future = pool._next(self) if pool.front else pool.dequeue()
                         if future._code == PENDING:
                             future._code = RUNNING

@@ -47,6 +47,9 @@ class Spillable:
         functools.update_wrapper(self, fn, updated=())
         self.fn = fn
 
+    def __repr__(self) -> str:
+        return f"<spillable {self.fn!r}>"
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
 
