@@ -1,4 +1,4 @@
-"""The inner half of `ebbpool.fastthreadpool`: queues and callbacks for results, its errors, its counters."""
+"""The bases of `ebbpool.fastthreadpool`: its state, its timers, its errors, and queues and callbacks for results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts about this interpreter: the GIL, daemon threads, and how many processors it may use (cgroups too)."""
+"""Facts about this interpreter: the GIL, daemon threads, ``EBBPOOL_PURE``, and usable processors (cgroups too)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test leaves behind: pools that nobody has shut down, and tasks that run on."""
+"""For ``--ebbpool-leaks``: the pools that a test has not shut down, and its tasks that run on."""
 
 from __future__ import annotations
 

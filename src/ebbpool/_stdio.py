@@ -1,4 +1,4 @@
-"""Lets threads write to stdout and stderr without waiting, even if nobody reads them; and how to wait and be woken."""
+"""Lets threads write to stdout and stderr without waiting, even if nobody reads; `Bell` and `wait_for` for sockets."""
 
 from __future__ import annotations
 

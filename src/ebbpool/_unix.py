@@ -1,4 +1,4 @@
-"""Unix sockets: the file at which one listens, and the process at the other end of a connection."""
+"""The path of a Unix socket: whether it is free, and removed by its owner alone; and who is at the other end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Session: a serial executor on one leased thread of a pool; and the leases, which `install` uses as well."""
+"""Session: a serial executor on a leased thread of a pool; `install` leases the threads of new executors here."""
 
 from __future__ import annotations
 

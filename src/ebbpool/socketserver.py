@@ -1,4 +1,4 @@
-"""`socketserver`'s servers, with an adaptive pool to run their handlers.
+"""`socketserver`'s servers on an adaptive pool: ready-made classes, and the mix-in for one's own.
 
 Put the mix-in in front of any server class, or take a ready-made one::
 

@@ -1,4 +1,4 @@
-"""Starlette's `iterate_in_threadpool` with a hand-over for a batch of chunks, and not for each."""
+"""For `ebbpool.install`: Starlette's `iterate_in_threadpool` with a hand-over for a batch of chunks, not for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lane: a limit on how many of its tasks run at a time (a bulkhead)."""
+"""A lane: a limit on how many of its tasks run at a time (a bulkhead), its backlog and its counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool: its mutex, its queue, its parked workers, and who may run.
+"""The pool: its mutex, its queue, its parked workers, who may run, and when an idle worker leaves.
 
 One mutex per pool guards the queue, the stack of parked workers and every state change of the pool's futures. Two rules
 keep that safe:

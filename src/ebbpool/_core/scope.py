@@ -1,4 +1,4 @@
-"""What may end a call early: how long it may wait, its deadline, and that somebody has cancelled it.
+"""What may end one call early: how long it may wait, its deadline with the timers for it, and a cancellation.
 
 Most calls have no scope. Never used under a pool's mutex, so it need not be compiled.
 """

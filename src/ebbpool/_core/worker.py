@@ -1,4 +1,4 @@
-"""A worker's loop, and a call that is measured."""
+"""A worker's loop; the scope of the task that a thread runs; and `Probe`, which times a call's wait and its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call as bytes for the cluster; what is large in it is sent once, shared by calls, and kept for a while."""
+"""Packs a call for the cluster, with `remote.dumps`; what is large is sent once, shared, and kept for a while."""
 
 from __future__ import annotations
 

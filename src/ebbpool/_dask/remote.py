@@ -1,4 +1,4 @@
-"""What runs on the cluster: calls and the items of a map, from bytes to bytes, and what tells of their loss."""
+"""What runs on the cluster: calls and items of maps; how both sides pickle values; what tells of lost calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delayed calls, and schedules, which make a call again and again; and how both end with the pool."""
+"""Schedules, which make a call again and again; delayed calls that are traced; and how both end with the pool."""
 
 from __future__ import annotations
 

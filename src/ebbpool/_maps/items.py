@@ -1,4 +1,4 @@
-"""The items of a map: those that nobody has claimed, and the batches that workers have."""
+"""The items of a map: those that nobody has claimed, how many a batch takes, and the batches that workers have."""
 
 from __future__ import annotations
 

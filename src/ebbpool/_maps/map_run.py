@@ -1,4 +1,4 @@
-"""A map at work: workers claim batches of its items and run them, and the consumer takes the results.
+"""A map at work: workers claim batches, items of a slow batch are recalled, and the consumer takes the results.
 
 A task of a map stands for a worker's turn and not for an item: it claims the next few items, a *batch*, runs them,
 claims again, and makes way for other tasks after a while. Batches grow while items are tiny, and shrink as soon as they

@@ -1,4 +1,4 @@
-"""The methods `map`, `map_unordered`, `stream`, `schedule` and `amap`, and the iterator that a map returns."""
+"""`map` and `map_unordered` of pools and lanes; `stream`, `schedule` and `amap` of pools; a map's iterator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of a service: what a parent hears of its children, and where Prometheus scrapes, without its client."""
+"""Where Prometheus scrapes without its client, one process or all children of `prefork`, whose reports come here."""
 
 from __future__ import annotations
 

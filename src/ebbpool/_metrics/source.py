@@ -1,4 +1,4 @@
-"""The pools of this process, each read at one moment; how long their sampled tasks took; and sums by name."""
+"""Reads this process's pools, samples their tasks, writes a child's report, and adds up those of several processes."""
 
 from __future__ import annotations
 

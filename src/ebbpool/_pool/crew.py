@@ -1,4 +1,4 @@
-"""A pool's threads: how they start and end, and how many there are after each look of the timekeeper."""
+"""A pool's threads: their start, their initializer, how they are waited for, and how many are started at each tick."""
 
 from __future__ import annotations
 

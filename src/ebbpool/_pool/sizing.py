@@ -1,4 +1,4 @@
-"""When a pool grows: decisions over numbers alone. docs/design/growth.md has the rule, and the reasons."""
+"""When a pool grows: decisions over numbers alone; docs/design/growth.md has the reasons. The core has it shrink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child process of `ebbpool.prefork`.
+"""`Child`, which `serve` functions are given: signs of life, stop and reports; and what its process runs.
 
 This module is imported before the child accepts connections, so it imports little.
 """

@@ -1,4 +1,4 @@
-"""Where a server's loop waits: the poller, the bell and the door; and when it pauses, naps and complains."""
+"""How a server's loop waits for connections, pauses where it cannot accept any, and turns clients away."""
 
 from __future__ import annotations
 

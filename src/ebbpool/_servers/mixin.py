@@ -1,4 +1,4 @@
-"""The socketserver mix-in, with the loop that accepts connections and hands them to workers."""
+"""The socketserver mix-in: it makes a server's pool, accepts connections in a loop, and hands them to workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A terminal that is given back as it was found, whatever ends or stops the program."""
+"""The terminal of `top`: what keys say, and that it is given back as it was found, whatever ends the program."""
 
 from __future__ import annotations
 
