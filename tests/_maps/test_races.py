@@ -168,22 +168,22 @@ def test_recalls_under_contention_lose_and_repeat_nothing(monkeypatch: pytest.Mo
             assert sorted(pool.map_unordered(work, range(size))) == list(range(size))
 
 
-def test_due_in_the_moment_of_the_shutdown() -> None:
+def test_due_in_the_moment_of_the_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool is closed between the timekeeper's look at it and the queue: the call is cancelled."""
-    with timed_pool() as (pool, keeper):
-        release = pool.release
+    core = seams.running_part("pool")
+    scope = core.Scope
+
+    def closing(wait: float) -> Any:
+        seams.engine_of(pool).close()
+        return scope(wait)
+
+    with timed_pool(max_wait=LONG) as (pool, keeper):
         future = pool.submit_later(1, int)
         told_in: list[threading.Thread] = []
         future.add_done_callback(lambda _: told_in.append(threading.current_thread()))
-
-        def closing(held: Any) -> bool:
-            seams.engine_of(pool).close()
-            queued = release(held)
-            assert told_in == []
-            return queued
-
-        pool.release = closing
+        monkeypatch.setattr(core, "Scope", closing)
         keeper.advance(1.0)
+        assert pool._shutdown and told_in == []
         pool.shutdown()
         assert future.cancelled() and pool.stats().delayed == 0
         assert told_in == [threading.current_thread()]
