@@ -30,7 +30,7 @@ NAP = 0.0002
 """Seconds for which it does so."""
 LOOKS: Final = 128
 """Once in so many looks it does so anyway: where server and clients are in step, no look would ever find a crowd."""
-BACK_OFF = 0.05
+BACK_OFF = 0.01
 """Seconds without an attempt to accept when the system runs out of something."""
 DRAINED: Final = 16
 """How many reads in a row at most from a connection that was refused, or answered early."""
