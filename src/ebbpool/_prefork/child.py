@@ -73,11 +73,16 @@ class Child:
         stopping: Set once this process is to stop.
     """
 
+    # Here, where the reference finds them.
+    listener: socket.socket
+    number: int
+    stopping: threading.Event
+
     def __init__(
         self, listener: socket.socket, number: int, line: socket.socket, limits: Limits, reporter: Reporter | None
     ) -> None:
-        self.listener: socket.socket = listener
-        self.number: int = number
+        self.listener = listener
+        self.number = number
         self._line = line
         line.settimeout(ROOM)
         self._limits = limits
@@ -96,8 +101,7 @@ class Child:
         threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True).start()
 
     def _renew(self) -> None:
-        self.stopping: threading.Event = threading.Event()
-        self._called_back = threading.Event()
+        self.stopping, self._called_back = threading.Event(), threading.Event()
         self._lock, self._telling, self._reporting = threading.Lock(), threading.Lock(), threading.Lock()
 
     def ready(self) -> None:
