@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ebbpool._http.framing import REQUEST_LINE, BadRequest, RequestLimits, measure
+from ebbpool._http.framing import REQUEST_LINE, BadRequest, RequestLimits, measure, skip_blank
 from ebbpool._stdio import wait_for
 
 if TYPE_CHECKING:
@@ -103,9 +103,9 @@ class Connection(socket.socket):
         """
         head = self.head
         if head is None:
-            if self.data[:1] in (b"\r", b"\n"):
-                # Some clients send a blank line after a body.
-                self.data = self.data.lstrip(b"\r\n")
+            if self.data[:1] in (b"\r", b"\n") and (blank := skip_blank(self.data)):
+                self.data = self.data[blank:]
+                self.position = 0
             if not self.data:
                 return False
             head = self.head = measure(self.data, self.position, self.limits.max_header_size)

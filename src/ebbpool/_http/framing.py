@@ -19,6 +19,9 @@ _END = re.compile(rb"\n\r?\n")
 _SPACED_NAME = re.compile(rb"\n[^:\s]+[ \t]+:")
 _LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)")
 _LENGTH = re.compile(rb"[0-9]{1,20}")
+_BLANK = re.compile(rb"(?:\r?\n)*+")
+_MOST_BLANK: Final = 10
+"""How many blank lines may come before a request; Apache has the same limit."""
 
 
 class RequestLimits(NamedTuple):
@@ -49,6 +52,15 @@ class Head(NamedTuple):
     open_ended: bool = False  # whether the connection may cease to carry requests after this one
     expects: bool = False  # whether the client waits for an interim response before it sends the body
     last: bool = False  # whether the connection must carry no further request
+
+
+def skip_blank(data: bytes | bytearray) -> int:
+    """Return how many bytes of blank lines `data` begins with: some clients send one after a body."""
+    found = _BLANK.match(data)
+    size = found.end() if found is not None else 0
+    if size > _MOST_BLANK and data.count(b"\n", 0, size) > _MOST_BLANK:
+        raise BadRequest(HTTPStatus.BAD_REQUEST)
+    return size
 
 
 def is_simple(data: bytes | bytearray) -> bool:

@@ -163,7 +163,6 @@ class ScheduledTask(NoCopy):
             self.arm(executor, beat)
         except RuntimeError:
             # The pool has been shut down meanwhile.
-            self.missed -= beat - following
             self._ends()
 
     def _ends(self) -> bool:
