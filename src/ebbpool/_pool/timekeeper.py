@@ -151,7 +151,11 @@ class Timekeeper(KeeperCore):
             pass
         while self._thread is me and not self._stopping:
             asking = len(self._asking)
-            wake = self.turn()
+            try:
+                wake = self.turn()
+            except SystemExit:
+                # Of `_safely`, in a forked child. It is not for an application's `threading.excepthook`.
+                return
             goes_on = wake != inf or not self._ends(me)
             # Who asks during a turn may have queued before what only the next turn sees.
             self._answer(asking if self._thread is me else len(self._asking))
