@@ -171,19 +171,22 @@ def test_recalls_under_contention_lose_and_repeat_nothing(monkeypatch: pytest.Mo
 def test_due_in_the_moment_of_the_shutdown() -> None:
     """The pool is closed between the timekeeper's look at it and the queue: the call is cancelled."""
     with timed_pool() as (pool, keeper):
-        release = pool.release
+        engine = seams.engine_of(pool)
         future = pool.submit_later(1, int)
         told_in: list[threading.Thread] = []
         future.add_done_callback(lambda _: told_in.append(threading.current_thread()))
 
-        def closing(held: Any) -> bool:
-            seams.engine_of(pool).close()
-            queued = release(held)
-            assert told_in == []
-            return queued
+        class Closing:
+            looks = iter([int, engine.close])
 
-        pool.release = closing
+            @property
+            def _pool(self) -> Any:
+                next(self.looks)()
+                return engine
+
+        seams.crew_of(pool).timers.waiting[future] = Closing()
         keeper.advance(1.0)
+        assert engine.closed and told_in == []
         pool.shutdown()
         assert future.cancelled() and pool.stats().delayed == 0
         assert told_in == [threading.current_thread()]
