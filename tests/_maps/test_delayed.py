@@ -123,6 +123,17 @@ def test_cancelled_in_the_queue_it_never_runs(way: str) -> None:
         assert way == "submit_later" or call.runs == 0
 
 
+def test_due_while_the_queue_is_full_it_waits_its_turn() -> None:
+    with timed_pool(1, max_queue=1, when_full="reject") as (pool, keeper), Gate() as gate:
+        gate.hold(pool)
+        pool.submit(int)
+        due = pool.submit_later(1, int)
+        keeper.advance(1.0)
+        assert not due.done() and pool.stats().queued == 1
+        gate.open()
+        assert due.result(TIMEOUT) == 0
+
+
 def test_cancelled_in_the_moment_it_falls_due() -> None:
     """Either the call runs, or cancel() says that it never will."""
     with AdaptiveExecutor(4) as pool:

@@ -333,6 +333,7 @@ FORKS: dict[str, tuple[Any, ...]] = {
         # In the child that thread is not the timekeeper any more.
         """
             from support import seams
+            threading.excepthook = lambda given: print(given.exc_type, flush=True)
             pool = AdaptiveExecutor(2, keep_alive=600)
             pool.submit(int).result(10)
             forked = threading.Event()

@@ -374,6 +374,20 @@ def test_it_stays_while_something_is_due(ending: Interrupted) -> None:
     assert not ending.threads[0].is_alive()
 
 
+def test_who_asks_as_it_is_stopped_does_not_wait_for_an_answer(ending: Interrupted) -> None:
+    book = Notes()
+    with Gate() as gate:
+        vars(book)["fire"] = gate
+        ending.call_at(ending.clock(), book, 1)
+        gate.await_begun()
+        asking = Background(lambda: ending.dismiss(LONG))
+        assert asking.still_waits()
+        stopping = Background(ending.stop)
+        eventually(lambda: ending._stopping)
+    asking.join()
+    stopping.join()
+
+
 def test_a_start_inside_the_start_makes_no_second_thread(ending: Interrupted, monkeypatch: pytest.MonkeyPatch) -> None:
     """A finaliser may run there, and submit to another pool."""
     start = threading.Thread.start

@@ -7,6 +7,7 @@ import threading
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from math import inf
 from time import monotonic, process_time
@@ -61,8 +62,7 @@ class Timekeeper(KeeperCore):
         self._launching = False
         # Has an entry if `start` was called since the thread last considered its end.
         self._callers: deque[None] = deque(maxlen=1)
-        # The locks of those that wait in `dismiss`, and whose question the thread has come to.
-        self._askers: list[LockType] = []
+        self._asking: deque[LockType] = deque()
         self._latest: threading.Thread | None = None
         self._stopping = False
 
@@ -125,7 +125,8 @@ class Timekeeper(KeeperCore):
                 return
             answer = allocate_lock()
             answer.acquire()
-            self.call_soon(lambda: self._askers.append(answer))
+            self._asking.append(answer)
+            self._ring()
             # A thread that ends without seeing the question has set `_thread` before.
             if self._thread is thread:
                 answer.acquire(True, timeout)
@@ -149,12 +150,15 @@ class Timekeeper(KeeperCore):
             # `_launch` holds this lock until it has set `_thread`.
             pass
         while self._thread is me and not self._stopping:
-            wake = self.turn()
-            # Those who ask queue that after what they have undone. Taken before another thread may be started.
-            asked, self._askers = self._askers, []
+            asking = len(self._asking)
+            try:
+                wake = self.turn()
+            except SystemExit:
+                # Of `_safely`, in a forked child. It is not for an application's `threading.excepthook`.
+                return
             goes_on = wake != inf or not self._ends(me)
-            for answer in asked:
-                answer.release()
+            # Who asks during a turn may have queued before what only the next turn sees.
+            self._answer(asking if self._thread is me else len(self._asking))
             if not goes_on:
                 continue
             pause = wake - self.clock()
@@ -163,6 +167,13 @@ class Timekeeper(KeeperCore):
                 self._bell.acquire(True, min(pause, threading.TIMEOUT_MAX))
         if self._thread is me:
             self._thread = None
+            self._answer(len(self._asking))
+
+    def _answer(self, count: int) -> None:
+        # The thread that came after this one may have answered.
+        with suppress(IndexError):
+            for _ in range(count):
+                self._asking.popleft().release()
 
     def _ends(self, me: threading.Thread) -> bool:
         """Let the thread end, unless it is `needed` or something has been queued meanwhile; return False if needed."""
