@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextvars import copy_context
 
 import pytest
-from support.common import TIMEOUT, Background, Gate, needs_fork
+from support.common import TIMEOUT, Background, Boom, Gate, fail, needs_fork, needs_stacks, output_of
 from support.seams import UNREADABLE, is_joined
 
 from ebbpool import AdaptiveExecutor
@@ -92,13 +92,41 @@ def test_nothing_is_collected_while_frames_are_read(frame: Frame) -> None:
     assert frame.collects == [False] * 6
 
 
+def test_an_interrupt_leaves_the_collector_as_it_was(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
+    disable = gc.disable
+    monkeypatch.setattr(gc, "disable", lambda: disable() or fail())
+    with pytest.raises(Boom):
+        is_joined(threading.main_thread())
+    assert gc.isenabled()
+
+
+@needs_stacks
+@pytest.mark.counts_references
+def test_a_finaliser_at_the_very_end_waits_for_no_daemon_that_was_reading() -> None:
+    script = """
+    import os, sys, threading, types
+    from support.seams import is_joined
+    main, begun = threading.main_thread(), threading.Event()
+    sys._current_frames = lambda: {} if begun.is_set() else (begun.set(), threading.Event().wait())
+    threading.Thread(target=is_joined, args=(main,), daemon=True).start()
+    begun.wait(10)
+    class Last:
+        def __del__(self, tell=lambda: os.write(1, b"%d\\n" % is_joined(main))):
+            tell()
+    module = sys.modules["last"] = types.ModuleType("last")
+    module.last = Last()
+    del module
+    """
+    assert output_of(script) == ["0"]
+
+
 @needs_fork
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_child_that_was_forked_meanwhile_collects_and_reads(frame: Frame) -> None:
     def fork() -> int:
         child = os.fork()
         if child == 0:
-            os._exit(gc.isenabled() and not is_joined(threading.main_thread()))
+            os._exit(gc.isenabled() and Background(lambda: is_joined(threading.main_thread())).over.wait(TIMEOUT))
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     reading = Background(lambda: is_joined(threading.main_thread()))

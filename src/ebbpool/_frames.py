@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import nullcontext
 from types import CodeType, FrameType
 from typing import Final, TypeVar
 
@@ -43,11 +44,12 @@ def stacks(idents: Iterable[int | None], below: Container[CodeType] = ()) -> lis
 def _read(look: Callable[[dict[int, FrameType]], T]) -> T:
     # CPython 3.11 may collect where it makes the object of a frame, for `f_back` as well. What that runs lets other
     # threads run: one may leave the very frame, which is then read from freed memory, or wait for a lock that
-    # `sys._current_frames` holds, for good. One reader at a time, or the first to end would let the collector go.
-    with _reading:
+    # `sys._current_frames` holds, for good. One reader at a time, or the first to end would let the collector go; but
+    # as the interpreter ends, this thread alone runs, and a daemon thread that was reading keeps the lock.
+    with nullcontext() if sys.is_finalizing() else _reading:
         collects = gc.isenabled()
-        gc.disable()
         try:
+            gc.disable()
             frames = sys._current_frames()
             try:
                 return look(frames)

@@ -278,6 +278,8 @@ def test_looking_on_finds_what_looking_anew_finds(data: bytes) -> None:
         except framing.BadRequest as error:
             return error.status
 
+    # What has no such line is taken for an old request as soon as its first line is there.
+    data = b"GET / HTTP/1.1\r\n" + data
     for cut in range(len(data)):
         if look(data[:cut]) is None:
             assert look(data, cut) == look(data)

@@ -637,8 +637,10 @@ def test_a_broken_pool_fails_what_comes_back() -> None:
     with AdaptiveExecutor(1, initializer=initialize, spill=there, spill_after=0) as pool, Gate() as gate:
         gate.hold(pool)
         stays, lost = pool.submit(decorated, 1), pool.submit(decorated, 2)
+        there.await_sent()
         # Now the second thread comes, whose initializer breaks the pool.
-        pool.resize(min_workers=2, max_workers=2)
+        pool.resize(max_workers=2)
+        pool.submit(int)
         eventually(lambda: pool._broken)
 
         def both_back() -> bool:
