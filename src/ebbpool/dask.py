@@ -186,6 +186,10 @@ class ClusterExecutor(AdaptiveExecutor):
         if wait:
             self._link.part()
 
+    def _wait_for_end(self) -> None:
+        super()._wait_for_end()
+        self._link.part()
+
 
 def _names(name: str, value: Any) -> list[str]:
     found: list[Any] = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [None]

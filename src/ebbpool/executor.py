@@ -12,7 +12,8 @@ from concurrent import futures
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any, get_args
+from types import EllipsisType, TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, get_args
 
 from ebbpool._checks import above_zero, finite_seconds, one_of, optional_callable, time_limit, waiting_limit, whole
 from ebbpool._core.accel import LaneCore, say_if_plain
@@ -38,8 +39,12 @@ from ebbpool.lane import Lane, Within
 from ebbpool.session import Session, end_all
 
 if TYPE_CHECKING:
-    from types import EllipsisType, TracebackType
-    from typing import Self
+    import asyncio
+
+    from ebbpool._core.accel import Future
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
@@ -168,6 +173,24 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
     def _connect(self) -> None:
         # Imported here, so that asyncio is imported only where it is used.
         import ebbpool._loops  # noqa: F401  (it connects itself)
+
+    if TYPE_CHECKING:
+
+        def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+            """See `ExecutorCore.submit`; this declares its type."""
+            ...
+
+        def submit_first(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+            """See `ExecutorCore.submit_first`; this declares its type."""
+            ...
+
+        def submit_later(self, delay: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+            """See `ExecutorCore.submit_later`; this declares its type."""
+            ...
+
+        def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+            """See `ExecutorCore.run`; this declares its type."""
+            ...
 
     def within(self, max_wait: float | None = None, *, deadline: float | None = None) -> Within:
         """Return a view of the pool, with `submit` and `run`, for calls that are useless if late.
@@ -393,7 +416,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
 
         def wait() -> None:
             try:
-                self.shutdown()
+                self._wait_for_end()
             except BaseException as error:
                 ended.set_exception(error)
             else:
@@ -401,6 +424,10 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
 
         WorkerThread(target=wait, name=f"{self._crew.prefix}_shutdown").start()
         await asyncio.wrap_future(ended, loop=loop)
+
+    def _wait_for_end(self) -> None:
+        self._crew.join(None)
+        self._crew.part(None)
 
     def __repr__(self) -> str:
         counts, most = self._pool.counts(), self._settings.max_workers

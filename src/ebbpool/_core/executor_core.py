@@ -8,7 +8,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from math import inf
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ebbpool._core import uncompiled as cython
 from ebbpool._core.scope import Scope
@@ -23,14 +23,6 @@ if not cython.compiled:
     from ebbpool._core.pool import Pool
     from ebbpool._core.uncompiled import PENDING, altered, blank, breathe, remember, version
     from ebbpool._core.worker import Probe, gap
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from ebbpool._core.accel import Future
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _Standard = thread.ThreadPoolExecutor
 _own: Any = None
@@ -90,7 +82,7 @@ class ExecutorCore:
 
     @cython.nonecheck(False)
     @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Queue `fn(*args, **kwargs)` and return its `Future`; any thread may call this, a task of this pool included.
 
         While `max_queue` tasks wait, `when_full` says whether this waits for room, raises, or runs the call itself.
@@ -146,7 +138,7 @@ class ExecutorCore:
                 self._refused(future, refusal, False)
         return future
 
-    def submit_first(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit_first(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Queue `fn(*args, **kwargs)` ahead of all that waits; return its `Future`, or raise what `submit` raises.
 
         Once an ordinary task has waited for 0.1 s, ordinary tasks and those that go first are taken in turn.
@@ -179,7 +171,7 @@ class ExecutorCore:
             self._refused(future, refusal, first)
         return future
 
-    def submit_later(self, delay: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit_later(self, delay: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Queue `fn(*args, **kwargs)` once, `delay` seconds from now and never earlier; return its `Future`.
 
         Any thread may call this. The future can be cancelled until the call starts, also while it is queued. Until it
@@ -296,7 +288,7 @@ class ExecutorCore:
             future._args = args
             future._kwargs = kwargs if kwargs else None
 
-    def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Have a worker run `fn(*args, **kwargs)`, in a copy of the caller's context variables; for asyncio and uvloop.
 
         A plain function, to be called in the thread of a running loop, which it never blocks: while `max_queue` tasks

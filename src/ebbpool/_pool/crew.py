@@ -45,7 +45,7 @@ def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: o
         call_soon(pool.close)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Crew:
     """The threads of one pool: their start, their initializer and finalizer, their end, and their number."""
 
