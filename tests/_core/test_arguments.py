@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import weakref
 from contextvars import copy_context
 from typing import Any
 
 import pytest
 from support import seams
-from support.common import TIMEOUT, Gate, Thing, gone, no_collector, wait_for_idle
+from support.common import TIMEOUT, Gate, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, spillable
 
@@ -73,26 +72,3 @@ def test_a_call_that_its_submitter_makes_gets_what_was_given(contextual: bool) -
         gate.hold(pool)
         for args, kwargs in CALLS:
             assert pool.submit(given, *args, **kwargs).result(TIMEOUT) == (args, kwargs)
-
-
-@pytest.mark.parametrize("given", [1, None, (), (1, 2)])
-def test_an_error_names_the_arguments_as_they_were_given(given: object) -> None:
-    """A tuple of two, taken apart, would be enough; an empty one, or nothing in place of None, would lack both."""
-
-    def takes_two(first: object, second: object) -> None:
-        raise AssertionError
-
-    message = "missing 1 required positional argument: 'second'"
-    with AdaptiveExecutor(1) as pool, pytest.raises(TypeError, match=message):
-        pool.submit(takes_two, given).result(TIMEOUT)
-
-
-def test_a_single_argument_is_free_when_its_call_ends_and_its_future_is_kept() -> None:
-    with no_collector(), AdaptiveExecutor(1) as pool:
-        argument = Thing()
-        reference = weakref.ref(argument)
-        future = pool.submit(bool, argument)
-        del argument
-        assert future.result(TIMEOUT) is True
-        gone(reference)
-        assert future.done()
