@@ -15,17 +15,7 @@ from benchmarks.load.ab import ab
 from benchmarks.load.http import Clients, answers, ask_steadily, served_columns
 from benchmarks.load.serving import Beside, Server, serving, wait_for
 from benchmarks.peers.peer import Peer
-from benchmarks.servers.web import (
-    ASLEEP,
-    ASLEEP_SECONDS,
-    COMPUTING,
-    PAGE,
-    TRIVIAL,
-    WAITING,
-    WORD,
-    computed,
-    write_page,
-)
+from benchmarks.servers.web import ASLEEP, ASLEEP_SECONDS, COMPUTING, PAGE, TRIVIAL, WAITING, WORD, computed, write_page
 
 _MANY = "web-prefork web-prefork-reuse-port"
 

@@ -24,13 +24,7 @@ from ebbpool._pool import lifecycle
 from ebbpool._pool import spill as spilling
 from ebbpool._pool.cancelling import sender
 from ebbpool._pool.crew import Crew
-from ebbpool._pool.executor_base import (
-    DEFAULT_MAX_WORKERS,
-    ExecutorBase,
-    Settings,
-    WhenFull,
-    longest_wait,
-)
+from ebbpool._pool.executor_base import DEFAULT_MAX_WORKERS, ExecutorBase, Settings, WhenFull, longest_wait
 from ebbpool._pool.late import lags
 from ebbpool._pool.running import RunningTask
 from ebbpool._pool.stats import Decision, PoolStats

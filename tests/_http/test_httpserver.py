@@ -16,18 +16,7 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, eventually
-from support.httpserver import (
-    Client,
-    Clock,
-    Echo,
-    frontdoor,
-    gated,
-    pollers,
-    porter,
-    served,
-    serving,
-    wait_for,
-)
+from support.httpserver import Client, Clock, Echo, frontdoor, gated, pollers, porter, served, serving, wait_for
 from support.server import LOOPBACK, noting, over_tls, tls_client
 
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolMixIn

@@ -18,17 +18,7 @@ from typing import Any, Self
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.common import (
-    TIMEOUT,
-    Background,
-    Boom,
-    Gate,
-    Thing,
-    eventually,
-    gone,
-    no_collector,
-    wait_for_idle,
-)
+from support.common import TIMEOUT, Background, Boom, Gate, Thing, eventually, gone, no_collector, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, QueueFull
 

@@ -13,14 +13,7 @@ from typing import Any
 
 import pytest
 from support import seams
-from support.common import (
-    LONG,
-    TIMEOUT,
-    Background,
-    Boom,
-    eventually,
-    tight_switching,
-)
+from support.common import LONG, TIMEOUT, Background, Boom, eventually, tight_switching
 from support.manual_time import timed_pool
 from support.rules import ITERATORS, QUICK, STALE, Batch, MapRun, Unclaimed, map_run
 
