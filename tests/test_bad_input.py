@@ -154,11 +154,6 @@ BAD_CALLS: list[tuple[Callable[[AdaptiveExecutor, Any], object], str, Any, type[
         for way in TIMED
         for value, error in [("soon", TypeError), (b"1", TypeError), (True, TypeError), (NAN, ValueError)]
     ),
-    *(
-        (lambda pool, size, way=way, name=name: getattr(pool, way)(str, [1], **{name: size}), name, 2**63, ValueError)
-        for way in ("map", "map_unordered")
-        for name in ("chunksize", "buffersize")
-    ),
     (lambda pool, timeout: pool.shutdown(timeout=timeout), "timeout", -1, ValueError),
     (lambda pool, name: pool.lane(name, limit=1), "name", 3, TypeError),
     *(

@@ -78,7 +78,7 @@ def frame(monkeypatch: pytest.MonkeyPatch) -> Iterator[Frame]:
         yield made
 
 
-def test_nothing_is_collected_while_frames_are_read(frame: Frame) -> None:
+def test_nothing_is_collected_while_frames_are_read(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (Background(lambda: is_joined(threading.main_thread())) for _ in range(2))
     frame.gate.await_begun()
     assert second.still_waits() and not gc.isenabled()
@@ -90,14 +90,11 @@ def test_nothing_is_collected_while_frames_are_read(frame: Frame) -> None:
     finally:
         gc.enable()
     assert frame.collects == [False] * 6
-
-
-def test_an_interrupt_leaves_the_collector_as_it_was(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
     disable = gc.disable
     monkeypatch.setattr(gc, "disable", lambda: disable() or fail())
     with pytest.raises(Boom):
         is_joined(threading.main_thread())
-    assert gc.isenabled()
+    assert gc.isenabled(), "a signal has come as it was turned off"
 
 
 @needs_stacks

@@ -130,6 +130,7 @@ def test_an_input_that_fails_passes_its_error_on_after_the_results(
     [
         (0, ValueError, "None or > 0, not 0"),
         (-1, ValueError, "None or > 0, not -1"),
+        (2**63, ValueError, "at most .*, not 9223372036854775808"),
         (1.5, TypeError, "an integer or None, not 1.5"),
         ("2", TypeError, "an integer or None, not '2'"),
         (True, TypeError, "an integer or None, not True"),
