@@ -154,6 +154,12 @@ BAD_CALLS: list[tuple[Callable[[AdaptiveExecutor, Any], object], str, Any, type[
         for way in TIMED
         for value, error in [("soon", TypeError), (b"1", TypeError), (True, TypeError), (NAN, ValueError)]
     ),
+    (lambda pool, fn: pool.amap(fn, []), "fn", None, TypeError),
+    (lambda pool, items: pool.amap(int, items), "items", 17, TypeError),
+    *(
+        (lambda pool, size: pool.amap(int, [], buffersize=size), "buffersize", *bad)
+        for bad in [*COUNTS, (0, ValueError)]
+    ),
     (lambda pool, timeout: pool.shutdown(timeout=timeout), "timeout", -1, ValueError),
     (lambda pool, name: pool.lane(name, limit=1), "name", 3, TypeError),
     *(

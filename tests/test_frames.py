@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextvars import copy_context
 
 import pytest
-from support.common import TIMEOUT, Background, Boom, Gate, fail, needs_fork, needs_stacks, output_of
-from support.seams import UNREADABLE, is_joined
+from support.common import TIMEOUT, Background, Boom, Gate, fail, needs_fork, output_of
+from support.seams import COLLECTS, UNREADABLE, is_joined
 
 from ebbpool import AdaptiveExecutor
 from ebbpool.monitor import dump
@@ -53,6 +53,9 @@ def test_a_thread_that_was_left_is_named_and_nobody_is_seen_to_wait_for_one() ->
     assert not is_joined(threading.main_thread()), "nobody is seen to wait for a thread"
 
 
+collects = pytest.mark.skipif(not COLLECTS, reason="making a frame's object runs no collector")
+
+
 class Frame:
     """A frame of another thread: who reads its next one first does so when the test says."""
 
@@ -78,6 +81,7 @@ def frame(monkeypatch: pytest.MonkeyPatch) -> Iterator[Frame]:
         yield made
 
 
+@collects
 def test_nothing_is_collected_while_frames_are_read(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (Background(lambda: is_joined(threading.main_thread())) for _ in range(2))
     frame.gate.await_begun()
@@ -97,8 +101,7 @@ def test_nothing_is_collected_while_frames_are_read(frame: Frame, monkeypatch: p
     assert gc.isenabled(), "a signal has come as it was turned off"
 
 
-@needs_stacks
-@pytest.mark.counts_references
+@collects
 def test_a_finaliser_at_the_very_end_waits_for_no_daemon_that_was_reading() -> None:
     script = """
     import os, sys, threading, types
@@ -118,7 +121,7 @@ def test_a_finaliser_at_the_very_end_waits_for_no_daemon_that_was_reading() -> N
 
 
 @needs_fork
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@collects
 def test_a_child_that_was_forked_meanwhile_collects_and_reads(frame: Frame) -> None:
     def fork() -> int:
         child = os.fork()

@@ -210,12 +210,6 @@ def test_a_full_queue_refuses_nobody_in_a_lane_but_a_shutdown_does(when_full: An
         assert [future.result(TIMEOUT) for future in futures] == list(range(10))
 
 
-def test_a_worker_that_waits_for_a_lane_is_stood_in_for() -> None:
-    with AdaptiveExecutor(max_workers=1) as pool:
-        lane = pool.lane("one", limit=1)
-        assert pool.submit(lambda: lane.submit(abs, -1).result(TIMEOUT)).result(TIMEOUT) == 1
-
-
 def test_a_call_of_a_loop_is_cancelled_in_its_lane(lane: Lane, gate: Gate) -> None:
     async def main() -> None:
         calls = [lane.run(gate, number) for number in range(3)]

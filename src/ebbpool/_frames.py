@@ -19,6 +19,12 @@ from ebbpool._interpreter import gil_enabled
 
 UNREADABLE: Final = "  (no stack: without a GIL, frames of running threads cannot be read safely)\n"
 FRAMELESS: Final = "  (no Python frame)\n"
+COLLECTS: Final = sys.implementation.name == "cpython" and sys.version_info < (3, 12)
+"""Whether the collector may run where the object of a frame is made, for `f_back` as well.
+
+What it runs lets other threads run: one may leave the very frame, which is then read from freed memory, or wait for a
+lock that `sys._current_frames` holds, for good.
+"""
 
 T = TypeVar("T")
 
@@ -42,22 +48,27 @@ def stacks(idents: Iterable[int | None], below: Container[CodeType] = ()) -> lis
 
 
 def _read(look: Callable[[dict[int, FrameType]], T]) -> T:
-    # CPython 3.11 may collect where it makes the object of a frame, for `f_back` as well. What that runs lets other
-    # threads run: one may leave the very frame, which is then read from freed memory, or wait for a lock that
-    # `sys._current_frames` holds, for good. One reader at a time, or the first to end would let the collector go; but
-    # as the interpreter ends, this thread alone runs, and a daemon thread that was reading keeps the lock.
+    if not COLLECTS:
+        return _see(look)
+    # One reader at a time, or the first to end would let the collector go; but as the interpreter ends, this thread
+    # alone runs, and a daemon thread that was reading keeps the lock.
     with nullcontext() if sys.is_finalizing() else _reading:
         collects = gc.isenabled()
         try:
             gc.disable()
-            frames = sys._current_frames()
-            try:
-                return look(frames)
-            finally:
-                frames.clear()
+            return _see(look)
         finally:
             if collects:
                 gc.enable()
+
+
+def _see(look: Callable[[dict[int, FrameType]], T]) -> T:
+    frames = sys._current_frames()
+    try:
+        return look(frames)
+    finally:
+        # One of the frames is that of this call, which refers to them all: a cycle of all locals of all threads.
+        frames.clear()
 
 
 def _chain(frame: FrameType | None) -> Iterator[FrameType]:
@@ -92,6 +103,6 @@ def is_joined(thread: threading.Thread) -> bool:
     )
 
 
-if hasattr(os, "register_at_fork"):
+if COLLECTS and hasattr(os, "register_at_fork"):
     # A child begins without a reader, who would keep the lock and hold the collector there for good.
     os.register_at_fork(before=_reading.acquire, after_in_parent=_reading.release, after_in_child=_reading.release)

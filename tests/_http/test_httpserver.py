@@ -269,7 +269,10 @@ def test_shutdown_and_server_close_end_what_is_idle_and_finish_what_is_not() -> 
         Client(server) as busy,
         Client(server) as queued,
         Client(server) as idle,
+        Client(server) as half,
     ):
+        half.send(b"GET /half HT")
+        eventually(lambda: any(connection.data for connection in server._door.reading.held.values()))
         assert idle.get().body() == b"/"
         busy.get("/wait")
         gate.await_begun()
@@ -284,8 +287,11 @@ def test_shutdown_and_server_close_end_what_is_idle_and_finish_what_is_not() -> 
         gate.open()
         assert busy.body() == b"/wait"
         assert [queued.body(), queued.body()] == [b"/1", b"/2"]
+        assert closing.still_waits()
+        half.send(b"TP/1.1\r\n\r\n")
+        assert half.body() == b"/half"
         # They are answered, and not kept.
-        assert busy.ended() and queued.ended()
+        assert busy.ended() and queued.ended() and half.ended()
         closing.join()
 
 
@@ -297,21 +303,6 @@ def test_a_request_that_is_answered_after_shutdown_ends_its_connection() -> None
         gate.open()
         assert client.body() == b"/wait"
         assert client.ended()
-
-
-def test_server_close_reads_a_request_to_its_end() -> None:
-    with serving(Echo) as server, Client(server) as half, Client(server) as idle:
-        half.send(b"GET /half HT")
-        assert idle.get().body() == b"/"
-        eventually(lambda: any(connection.data for connection in server._door.reading.held.values()))
-        server.shutdown()
-        closing = Background(server.server_close)
-        assert idle.ended()
-        assert closing.still_waits()
-        half.send(b"TP/1.1\r\n\r\n")
-        assert half.body() == b"/half"
-        assert half.ended()
-        closing.join()
 
 
 def test_server_close_serves_a_request_that_came_to_an_idle_connection() -> None:

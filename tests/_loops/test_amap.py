@@ -125,23 +125,6 @@ async def test_results_over_every_kind_of_iterable(ordered: bool, buffersize: in
             assert results == sorted(results) or (not ordered and buffersize != 1), number
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "error", "message"),
-    [
-        ((None, []), {}, TypeError, "fn must be callable, not None"),
-        ((double, 17), {}, TypeError, "items must be an iterable or an async iterable, not 17"),
-        ((double, [], 3), {}, TypeError, "positional"),
-        ((double, []), {"buffersize": 0}, ValueError, "buffersize must be None or > 0, not 0"),
-        ((double, []), {"buffersize": 1.5}, TypeError, "buffersize must be an integer or None, not 1.5"),
-    ],
-)
-def test_bad_input_is_refused_by_the_call_itself(
-    arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        AdaptiveExecutor(1).amap(*arguments, **options)
-
-
 @on_every_loop
 @both_orders
 async def test_a_result_that_is_there_does_not_wait_for_a_slow_source(ordered: bool) -> None:

@@ -17,7 +17,7 @@ from unittest import mock
 from ebbpool import _interpreter
 from ebbpool._core import accel
 from ebbpool._core.accel import ALL, Timers, instrumented, orphans
-from ebbpool._frames import UNREADABLE, is_joined
+from ebbpool._frames import COLLECTS, UNREADABLE, is_joined
 from ebbpool._pool import census, crew, late, lifecycle, spill, threads
 from ebbpool._pool.running import OVER, called_name
 from ebbpool._pool.timekeeper import Tick, Timekeeper, timekeeper
