@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 from support import rules, seams
-from support.common import Gate, eventually, wait_for_idle
+from support.common import TIMEOUT, Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, QueueFull
 
@@ -209,6 +209,8 @@ def test_a_closed_pool_holds_nobody_back(pool: AdaptiveExecutor) -> None:
 def test_what_is_held_back_does_not_count_as_room_in_a_bounded_queue() -> None:
     with seams.watched_by(seams.Nobody()), AdaptiveExecutor(3, min_workers=3, max_queue=1, when_full="reject") as pool:
         warm(pool)
+        assert [future.result(TIMEOUT) for future in [pool.submit(int) for _ in range(4)]] == [0] * 4
+        wait_for_idle(pool)
         seams.engine_of(pool).admit(1)
         with Gate() as gate:
             gate.hold(pool)
