@@ -18,6 +18,7 @@ from typing import Any, Self
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import seams
 from support.common import TIMEOUT, Background, Boom, Gate, Thing, eventually, gone, no_collector, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, QueueFull
@@ -739,12 +740,9 @@ def test_what_was_read_before_a_task_was_refused_is_handed_out(
 
 
 @either
-def test_a_shutdown_is_heard_of_where_the_caller_has_run_the_last_task(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shutdown_is_heard_of_where_the_caller_has_run_the_last_task(method: str) -> None:
     # No batch is quick, and the next one larger: it might leave nothing to the tasks in the queue.
-    monkeypatch.setattr("ebbpool._maps.items.QUICK", 1e-12)
-    with Gate() as gate:
+    with seams.setting(quick=1e-12), Gate() as gate:
         pool = AdaptiveExecutor(4, max_queue=2, when_full="caller_runs")
         for _ in range(4):
             gate.hold(pool)
