@@ -272,8 +272,8 @@ def test_shutdown_and_server_close_end_what_is_idle_and_finish_what_is_not() -> 
         Client(server) as half,
     ):
         half.send(b"GET /half HT")
-        eventually(lambda: any(connection.data for connection in server._door.reading.held.values()))
         assert idle.get().body() == b"/"
+        eventually(lambda: any(connection.data for connection in server._door.reading.held.values()))
         busy.get("/wait")
         gate.await_begun()
         queued.send(b"GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n")
