@@ -290,7 +290,13 @@ class Stream(NoCopy, Generic[T]):
             channel.leave()
 
 
-def stream(executor: Executor, genfn: Any, args: Any, kwargs: Any, buffersize: Any) -> Stream[Any]:
+def stream(
+    executor: Executor,
+    genfn: Callable[..., Iterable[Any]],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    buffersize: int,
+) -> Stream[Any]:
     """See `AdaptiveExecutor.stream`."""
     if not callable(genfn):
         raise TypeError(f"genfn must be callable, not {genfn!r}")
