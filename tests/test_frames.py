@@ -59,7 +59,7 @@ collects = pytest.mark.skipif(not COLLECTS, reason="making a frame's object runs
 class Frame:
     """A frame of another thread: who reads its next one first does so when the test says."""
 
-    f_code = None
+    f_code = f_lineno = None
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate

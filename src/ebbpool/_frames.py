@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from contextlib import nullcontext
 from types import CodeType, FrameType
 from typing import Final, TypeVar
@@ -71,14 +71,9 @@ def _see(look: Callable[[dict[int, FrameType]], T]) -> T:
         frames.clear()
 
 
-def _chain(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
 def _lines(frame: FrameType | None) -> list[tuple[FrameType, int]]:
-    return [(entry, entry.f_lineno) for entry in _chain(frame)]
+    # Of its own accord `walk_stack` begins with the caller.
+    return [] if frame is None else list(traceback.walk_stack(frame))
 
 
 def _text(lines: list[tuple[FrameType, int]], below: Container[CodeType]) -> str:
@@ -98,7 +93,7 @@ def is_joined(thread: threading.Thread) -> bool:
         lambda frames: any(
             frame.f_code is join and frame.f_locals.get("self") is thread
             for top in frames.values()
-            for frame in _chain(top)
+            for frame, _ in traceback.walk_stack(top)
         )
     )
 
