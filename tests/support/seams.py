@@ -9,6 +9,7 @@ import sys
 from _thread import allocate_lock
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from threading import Event
 from time import monotonic
 from types import ModuleType
 from typing import Any
@@ -136,12 +137,10 @@ def look_at(pool: Any, now: float | None = None, cpu: float = 0.0) -> float | No
     """Look at a pool that has workers once; return after how many seconds the timekeeper would look again."""
     if now is None:
         # In the timekeeper's thread: a look of its own that has read the time before would turn the pool's clock back.
-        looked = allocate_lock()
-        looked.acquire()
-        keeper: Timekeeper = vars(crew)["timekeeper"]
-        keeper.call_soon(lambda: pool._pool.snapshot(monotonic()))
-        keeper.call_soon(looked.release)
-        assert looked.acquire(timeout=10.0), "the timekeeper does not come"
+        looked = Event()
+        in_timekeeper(lambda: pool._pool.snapshot(monotonic()))
+        in_timekeeper(looked.set)
+        assert looked.wait(10.0), "the timekeeper does not come"
         return None
     again: float | None = pool._crew.tick(Tick(now, cpu, 0.0))
     return again
@@ -149,8 +148,9 @@ def look_at(pool: Any, now: float | None = None, cpu: float = 0.0) -> float | No
 
 def in_timekeeper(call: Callable[[], Any]) -> None:
     """Have `call()` called in the timekeeper's thread, where a finaliser may run and nobody may wait."""
-    timekeeper.start()
-    timekeeper.call_soon(call)
+    keeper: Timekeeper = vars(crew)["timekeeper"]
+    keeper.start()
+    keeper.call_soon(call)
 
 
 class Nobody(Timekeeper):
