@@ -12,10 +12,12 @@ from ebbpool._core.accel import ExecutorCore, LaneCore
 from ebbpool._core.scope import Scope, deadlines
 from ebbpool._maps.methods import Maps
 from ebbpool._pool.cancelling import interruptible
+from ebbpool._pool.executor_base import Unmade
 from ebbpool._pool.stats import LaneStats
 
 if TYPE_CHECKING:
     import asyncio
+    from typing import Self
 
     from ebbpool._core.accel import Future
 
@@ -70,6 +72,13 @@ class Lane(Maps, ThreadPoolExecutor):
 
     _interrupt = False
     """Whether its tasks are interrupted once they are cancelled, and the calls of its maps, one by one."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make one whose attributes raise an error if a subclass forgets to call `__init__`."""
+        self = super().__new__(cls)
+        unmade: Any = Unmade(Lane.__name__)
+        self.name = self.executor = self.core = unmade
+        return self
 
     def __init__(
         self, executor: ExecutorCore, name: str, limit: int, first: bool, max_wait: float = 0.0, interrupt: bool = False

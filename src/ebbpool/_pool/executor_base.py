@@ -13,7 +13,7 @@ from sys import maxsize
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ebbpool._checks import above_zero, seconds, whole
-from ebbpool._core.accel import ExecutorCore, LoopCall, orphans, perform
+from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans, perform
 from ebbpool._errors import QueueFull, QueueTimeout
 from ebbpool._pool import lifecycle, spill, tracing
 from ebbpool._pool.crew import Crew
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 DEFAULT_MAX_WORKERS: Final = 256
 
 WhenFull = Literal["block", "reject", "caller_runs"]
+
+
+class Unmade:
+    """The attributes of an object whose `__init__` was never called: to read any of them is an error."""
+
+    def __init__(self, owner: str) -> None:
+        self.__owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"{self.__owner}.__init__() was never called")
 
 
 def longest_wait(value: float | None) -> float | None:
@@ -56,8 +66,11 @@ class Settings:
                 )
 
 
+_NOTHING_UNLIMITED = LaneCore(orphans, 1, True)
+
+
 class ExecutorBase(ExecutorCore):
-    """The private part of `AdaptiveExecutor`."""
+    """The private part of `AdaptiveExecutor`. If a subclass forgets `__init__`, every method raises an error."""
 
     _crew: Crew
     _settings: Settings
@@ -65,8 +78,9 @@ class ExecutorBase(ExecutorCore):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
-        # A subclass may forget `__init__`.
         self._pool = orphans
+        vars(self).update(dict.fromkeys(("_crew", "_settings", "_lanes", "_lane_cores"), Unmade("AdaptiveExecutor")))
+        vars(self)["_unlimited"] = _NOTHING_UNLIMITED
         return self
 
     def _apply(self, settings: Settings) -> None:
