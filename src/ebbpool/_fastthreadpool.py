@@ -225,10 +225,15 @@ class Outlet:
         self._lock = threading.Lock()
         self._next_id = 1
 
+    @property
+    def calls_back(self) -> bool:
+        """Whether results or failures go to callbacks of the pool's own."""
+        return self.done_callback is not None or self.failed_callback is not None
+
     def open(self, name: str) -> None:
         """Put `done_max` in force; have the pool's callbacks called in a thread of this name."""
         self.lift(False)
-        if self.done_callback is not None or self.failed_callback is not None:
+        if self.calls_back:
             # Always the same thread, so that values which the callback keeps in thread-local storage stay.
             self.caller = AdaptiveExecutor(1, name, min_workers=1, max_queue=self.done_max or None)
 

@@ -309,7 +309,7 @@ class Pool(PoolState):
             RuntimeError: From the iterator: a job waits for its own pool.
         """
         outlet = self._outlet
-        if outlet.done_callback is not None or outlet.failed_callback is not None or outlet.log_level:
+        if outlet.calls_back or outlet.log_level:
             raise PoolCallback("there is nothing to iterate over: results or failures do not go to a queue")
         most = whole("cnt_max", cnt_max, 0)
         end = self._end_of("wait", None if wait is None or wait is True else wait or 0)
