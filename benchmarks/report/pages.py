@@ -34,8 +34,8 @@ measured.
 """
 
 _TOCTREE = """\
-[Other runs](performance/other-runs.md): beside [floors](design/floor.md) and earlier commits, with pinned processes,
-and on Pythons without a GIL. A script writes these pages from [the samples of committed runs](evidence/index.md).
+[Other runs](performance/other-runs.md): beside [floors](design/floor.md) and earlier commits, and with pinned
+processes. A script writes these pages from [the samples of committed runs](evidence/index.md).
 
 ```{toctree}
 :hidden:
@@ -50,12 +50,10 @@ evidence/index
 _TITLES = {
     "floor": "Beside floors and an earlier commit",
     "floor-pinned": "The same, with each process held to one processor",
-    "free-threaded": "Without a GIL",
     "gunicorn": "Worker classes of gunicorn",
     "health": "A FastAPI health check under load",
     "kill-child": "Killed children",
     "loop": "How long event loops wait, beside an earlier commit",
-    "loop-free-threaded": "How long event loops wait without a GIL",
     "lost-worker": "Killed workers of a cluster",
     "overload": "Overload, beside an earlier commit",
     "round-trip-pinned": "One call and its result, with each process held to one processor",
