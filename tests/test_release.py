@@ -56,7 +56,7 @@ def test_the_workflows_run_sessions_that_exist_on_all_pythons() -> None:
     assert {"tests", "wheels", "lint", "docs"} <= named
     assert named <= sessions()
     (pythons,) = re.findall(r"python: \[(.*)\]", text)
-    # Before 3.14 free-threaded builds are experimental, and few systems have them.
+    # It is tested on where there is no later free-threaded build, but not supported.
     assert {name.strip('"') for name in pythons.split(", ")} == wanted() - {"3.13t"}
 
 
