@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, TypeVarTuple
 
 from ebbpool._core.accel import say_if_plain
 from ebbpool._pool import lifecycle
-from ebbpool._pool.executor_base import longest_wait
 from ebbpool._replacements import Replacements
 from ebbpool.executor import AdaptiveExecutor
 
@@ -66,12 +65,9 @@ class Installation(Replacements):
         strict: Whether a version that is not supported is an error.
     """
 
-    def __init__(
-        self, executor: AdaptiveExecutor | None, keep_default_limiter: bool, strict: bool, max_wait: float | None
-    ) -> None:
+    def __init__(self, executor: AdaptiveExecutor | None, keep_default_limiter: bool, strict: bool) -> None:
         super().__init__()
         self._executor = executor
-        self._max_wait = max_wait
         self.keep_default_limiter = keep_default_limiter
         self.strict = strict
 
@@ -150,7 +146,6 @@ def install(
     *,
     keep_default_limiter: bool = False,
     strict: bool = False,
-    max_wait: float | None = None,
 ) -> Installation:
     """Make `anyio.to_thread.run_sync` run on a pool, for the whole process, on asyncio, uvloop and trio.
 
@@ -164,8 +159,6 @@ def install(
             not, the executor's bounds are the only limit.
         strict: Whether it is an error that this anyio, or the trio that is in use, is not in `TESTED`. If not, a
             `RuntimeWarning` says so, and anyio is left as it is: its calls run in its own threads.
-        max_wait: Seconds that a call may wait for a thread of the shared pool; after that it raises `QueueTimeout`. A
-            pool of your own has a `max_wait` of its own.
 
     Returns:
         A context manager that uninstalls.
@@ -174,17 +167,13 @@ def install(
         RuntimeError: An executor is installed already, perhaps the same one; the message names it.
         UnsupportedVersion: With `strict`: this anyio, or the trio that is in use, is not in `TESTED`. Nothing has
             changed. If trio comes into use later, the first call of `anyio.to_thread` there raises it.
-        TypeError: `executor` is not an `AdaptiveExecutor`, `max_wait` is not a number, or both are given.
-        ValueError: `max_wait` is not above 0.
+        TypeError: `executor` is not an `AdaptiveExecutor`.
     """
     global _installed
     if executor is not None:
         _check_executor(executor)
-        if max_wait is not None:
-            raise TypeError(f"max_wait must be given to the executor itself, not {max_wait!r} to install")
-    max_wait = longest_wait(max_wait)
     say_if_plain()
-    installation = Installation(executor, bool(keep_default_limiter), bool(strict), max_wait)
+    installation = Installation(executor, bool(keep_default_limiter), bool(strict))
     with _lock:
         if _installed is not None:
             hint = "uninstall it first, or leave it to `python -m ebbpool run` or ebbpool.install() if that is there"
@@ -192,8 +181,6 @@ def install(
         with _unsupported(strict):
             _redirect(installation)
         _installed = installation
-        if executor is None and _shared is not None:
-            _shared.resize(max_wait=max_wait)
     return installation
 
 
@@ -209,8 +196,6 @@ def uninstall() -> None:
             raise RuntimeError("ebbpool.anyio is not installed")
         _installed.restore()
         _installed = None
-        if _shared is not None:
-            _shared.resize(max_wait=None)
 
 
 def _redirect(installation: Installation) -> None:
@@ -272,8 +257,7 @@ def _shared_executor() -> AdaptiveExecutor:
         with _lock:
             executor = _shared
             if executor is None or executor._pool.closed:
-                max_wait = None if _installed is None else _installed._max_wait
-                executor = _shared = AdaptiveExecutor(thread_name_prefix="ebbpool-anyio", max_wait=max_wait)
+                executor = _shared = AdaptiveExecutor(thread_name_prefix="ebbpool-anyio")
     return executor
 
 
