@@ -44,7 +44,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 TESTED: Final[dict[str, tuple[str, ...]]] = {
-    "anyio": ("4.10", "4.11", "4.12", "4.13", "4.14", "4.15", "4.16"),
+    "anyio": ("4.11", "4.12", "4.13", "4.14", "4.15", "4.16"),
     "trio": ("0.31", "0.32", "0.33", "0.34", "0.35"),
 }
 """The releases that this was tested on, each with its bug-fix releases."""

@@ -21,10 +21,7 @@ CANCELLED: Final = "the pool cancelled the call before it began"
 
 def way_back(backend: Any, native: Any) -> dict[str, Any]:
     """Return the attributes of a worker through which ``anyio.from_thread`` finds a loop, or a trio token."""
-    if hasattr(anyio.lowlevel, "EventLoopToken"):
-        return {"current_token": anyio.lowlevel.EventLoopToken(backend, native)}
-    # Before anyio 4.11.
-    return {"current_token": native, "current_async_backend": backend}
+    return {"current_token": anyio.lowlevel.EventLoopToken(backend, native)}
 
 
 def call(func: Callable[..., Any], args: tuple[Any, ...], attributes: dict[str, Any] | None, scope: Any = None) -> Any:

@@ -30,8 +30,8 @@ from ebbpool.executor import AdaptiveExecutor
 STATE = "_ebbpool_anyio"
 """The attribute of an event loop with the mailbox of its calls and their way back: all are collected together."""
 
-ANYIO = ("Cancelled via cancel scope ", "Cancelled by cancel scope ")
-"""How the message of a cancellation by anyio begins, now and up to anyio 4.10. anyio itself recognises it by that."""
+ANYIO = "Cancelled via cancel scope "
+"""How the message of a cancellation by anyio begins, by which anyio itself recognises it."""
 
 task_states: Any = _task_states.data  # type: ignore[attr-defined]  # not in typeshed
 
@@ -155,7 +155,4 @@ def _perform(
     attributes: dict[str, Any], scope: CancelScope | None, func: Callable[..., Any], args: tuple[Any, ...]
 ) -> Any:
     """Run the call, in a worker; or in the loop's own thread, from which it cannot wait for the loop."""
-    if scope is None and "current_async_backend" in attributes:
-        # Before anyio 4.11 `from_thread.run` needs one.
-        scope = CancelScope()
     return call(func, args, attributes if running_loop() is None else None, scope)
