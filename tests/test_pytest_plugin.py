@@ -168,7 +168,9 @@ async def offload():
 
 
 def test_the_loops_of_pytest_asyncio_may_be_ours(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest("from ebbpool.testing import pytest_asyncio_loop_factories")
+    loops = ["new_event_loop"] + ["new_uvloop"] * bool(importlib.util.find_spec("uvloop"))
+    named = ", ".join(f"{name!r}: aio.{name}" for name in loops)
+    pytester.makeconftest(f"from ebbpool import aio\ndef pytest_asyncio_loop_factories(): return {{{named}}}")
     pytester.makepyfile(
         HEAD
         + LOOPS
@@ -179,18 +181,17 @@ async def test_on_each():
     assert module == "ebbpool.aio"
     assert name.startswith(asyncio.get_running_loop().prefix)
 
-@pytest.mark.asyncio(loop_scope="module", loop_factories=["ebbpool"])
+@pytest.mark.asyncio(loop_scope="module", loop_factories=["new_event_loop"])
 async def test_on_a_loop_that_goes_on():
     assert (await offload())[0].startswith("asyncio")
 
-@pytest.mark.asyncio(loop_scope="module", loop_factories=["ebbpool"])
+@pytest.mark.asyncio(loop_scope="module", loop_factories=["new_event_loop"])
 async def test_on_the_same_loop(adaptive_executor):
     assert await adaptive_executor.run(abs, -1) == 1
 """
     )
-    loops = 2 if importlib.util.find_spec("uvloop") else 1
     result = run(pytester, *GRACE, "-p", "pytest_asyncio.plugin", "-o", "asyncio_default_fixture_loop_scope=function")
-    result.assert_outcomes(passed=loops + 2)
+    result.assert_outcomes(passed=len(loops) + 2)
 
 
 def test_the_loop_of_anyio_s_plugin_may_be_ours(pytester: pytest.Pytester) -> None:
