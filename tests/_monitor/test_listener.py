@@ -6,13 +6,11 @@ import contextlib
 import json
 import os
 import re
-import select
 import socket
 import stat
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +30,7 @@ from support.common import (
     output_of,
     run_script,
 )
-from support.monitor import SNAPSHOT, Talk
+from support.monitor import SNAPSHOT, Talk, ask
 
 import ebbpool
 from ebbpool import AdaptiveExecutor, monitor
@@ -53,15 +51,9 @@ def listening(path: Path) -> Iterator[monitor.Listener]:
         yield result
 
 
-@pytest.fixture
-def talk(listening: monitor.Listener) -> Iterator[Talk]:
-    with Talk(listening.path) as result:
-        yield result
-
-
-def test_a_snapshot_is_what_the_pools_say(talk: Talk) -> None:
+def test_a_snapshot_is_what_the_pools_say(listening: monitor.Listener) -> None:
     def shown(**more: bool) -> Any:
-        (pool,) = [each for each in talk.ask(SNAPSHOT | more)["pools"] if each["name"] == "web"]
+        (pool,) = [each for each in ask(listening.path, SNAPSHOT | more)["pools"] if each["name"] == "web"]
         return pool
 
     with AdaptiveExecutor(3, "web") as pool, Gate() as gate:
@@ -70,7 +62,7 @@ def test_a_snapshot_is_what_the_pools_say(talk: Talk) -> None:
         lane.submit(gate)
         stranger = Background(gate)
         gate.await_begun()
-        snapshot = talk.ask()
+        snapshot = ask(listening.path)
         assert (snapshot["ebbpool"], snapshot["pid"]) == (ebbpool.__version__, os.getpid())
         assert snapshot["python"].split()[1] == sys.version.split()[0]
         assert {"MainThread", "ebbpool-monitor", stranger.thread.name} <= set(snapshot["others"])
@@ -89,86 +81,61 @@ def test_a_snapshot_is_what_the_pools_say(talk: Talk) -> None:
         assert (ending["closed"], len(ending["tasks"])) == (True, 1), "it is shown while it waits for its last task"
         gate.open()
         pool.shutdown()
-        assert "web" not in [each["name"] for each in talk.ask()["pools"]]
+        assert "web" not in [each["name"] for each in ask(listening.path)["pools"]]
 
 
 def test_one_odd_pool_does_not_hide_the_others(
-    talk: Talk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    listening: monitor.Listener, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with AdaptiveExecutor(thread_name_prefix="odd") as odd, AdaptiveExecutor(thread_name_prefix="web"):
         stats: Any = odd.stats()
         monkeypatch.setattr(odd, "stats", lambda: "nothing to see here")
-        names = [each["name"] for each in talk.ask()["pools"]]
+        names = [each["name"] for each in ask(listening.path)["pools"]]
         monkeypatch.setattr(odd, "stats", lambda: replace(stats, last_decision=object()))
-        assert talk.ask() == {"error": "TypeError: Object of type object is not JSON serializable"}
+        assert ask(listening.path) == {"error": "TypeError: Object of type object is not JSON serializable"}
     assert "web" in names and "odd" not in names
     assert "the figures of pool 'odd' cannot be read" in caplog.text
 
 
-def test_a_request_that_is_not_understood_is_told_why(talk: Talk) -> None:
-    for line in (
-        *(b"snapshot", b"\xff", b"[" * 60_000, b"[]", b"{}", b'{"get": "all"}', b'{"stacks": true}'),
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"snapshot", b"\xff", b"[" * 60_000, b"[]", b"{}", b'{"get": "all"}', b'{"stacks": true}', b""),
         *(b'{"get": "snapshot", "stacks": 1}', b'{"get": "snapshot", "stack": true}'),
-    ):
-        talk.say(line + b"\n")
-        (key, text), *rest = talk.hear().items()
-        assert (key, rest) == ("error", [])
-        assert text.startswith('a request must be {"get": "snapshot"} on one line, ') and str(line)[:8] in text
-    assert "pools" in talk.ask()
+    ],
+    ids=lambda line: repr(line[:30]),
+)
+def test_a_request_that_is_not_understood_is_told_why(listening: monitor.Listener, line: bytes) -> None:
+    ((key, text),) = ask(listening.path, line + b"\n").items()
+    assert key == "error"
+    assert text.startswith('a request must be {"get": "snapshot"} on one line, ') and str(line)[:8] in text
 
 
-def test_many_requests_at_once_are_answered_in_order_and_the_last_without_its_newline(talk: Talk) -> None:
-    talk.say(b'{"get": 1}\n\n{"get": 2}\n' + json.dumps(SNAPSHOT).encode() + b'\n{"get": 3}')
-    talk.socket.shutdown(socket.SHUT_WR)
-    answers = [talk.hear() for _ in range(4)]
-    assert ["1" in str(answers[0]), "2" in str(answers[1]), "pools" in answers[2], "3" in str(answers[3])] == [True] * 4
-    assert talk.hear() is None
+def test_the_newline_of_a_request_may_be_missing(listening: monitor.Listener) -> None:
+    with Talk(listening.path) as talk:
+        talk.socket.sendall(json.dumps(SNAPSHOT).encode())
+        talk.socket.shutdown(socket.SHUT_WR)
+        assert "pools" in talk.hear()
 
 
-def test_ten_megabytes_without_a_newline_are_cut_off(listening: monitor.Listener, talk: Talk) -> None:
-    with contextlib.suppress(ConnectionError):
-        talk.say(b"x" * 10_000_000)
-    assert "65536 bytes at most" in talk.hear()["error"]
-    with contextlib.suppress(ConnectionError):
-        assert talk.hear() is None
-    with Talk(listening.path) as other:
-        assert "pools" in other.ask()
+def test_ten_megabytes_without_a_newline_are_cut_off(listening: monitor.Listener) -> None:
+    with Talk(listening.path) as talk:
+        with pytest.raises(ConnectionError):
+            talk.socket.sendall(b"x" * 10_000_000)
+        assert "pools" in ask(listening.path)
 
 
-def test_one_that_never_reads_is_not_read_from(listening: monitor.Listener, talk: Talk) -> None:
-    lines = (json.dumps(SNAPSHOT).encode() + b"\n") * 100
-    talk.socket.setblocking(False)
-    sent = 0
-    while select.select([], [talk.socket], [], A_MOMENT)[1]:
-        with contextlib.suppress(BlockingIOError):
-            sent += talk.socket.send(lines)
-        assert sent < 10_000_000, "it is read without an end"
-    with Talk(listening.path) as other:
-        assert "pools" in other.ask()
-
-
-def test_256_at_once_take_one_thread_and_one_more_is_told_so(path: Path) -> None:
-    before = set(threading.enumerate())
-    with monitor.listen(path), contextlib.ExitStack() as stack:
-        talks: list[Talk] = []
-        for _ in range(256):
-            talks.append(stack.enter_context(Talk(path)))
-            assert "pools" in talks[-1].ask()
-        for talk in talks:
-            talk.say(json.dumps(SNAPSHOT).encode() + b"\n")
-        assert all("pools" in talk.hear() for talk in talks)
-        assert [thread.name for thread in threading.enumerate() if thread not in before] == [THREAD]
-        with Talk(path) as refused:
-            assert "256 clients are connected" in refused.hear()["error"]
-            assert refused.hear() is None
-        talks[0].close()
-
-        def is_taken() -> bool:
-            with Talk(path) as another, contextlib.suppress(ConnectionError):
-                return "pools" in another.ask()
-            return False
-
-        eventually(is_taken)
+@pytest.mark.parametrize("asked", [b"", b'{"get": ', json.dumps(SNAPSHOT).encode() + b"\n"], ids=repr)
+def test_one_that_does_not_ask_or_not_read_holds_nobody_up(
+    listening: monitor.Listener, asked: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter(["x" * 10_000_000] * asked.endswith(b"\n"))
+    monkeypatch.setattr(listener, "PATIENCE", A_MOMENT)
+    monkeypatch.setattr(listener, "snapshot", lambda stacks: {"pools": next(answers, "next")})
+    with Talk(listening.path) as silent:
+        silent.socket.sendall(asked)
+        assert ask(listening.path) == {"pools": "next"}
+        assert not list(answers)
 
 
 def test_an_accept_that_fails_is_tried_again(
@@ -184,8 +151,8 @@ def test_an_accept_that_fails_is_tried_again(
 
     monkeypatch.setattr(listener, "PATIENCE", 0.01)
     monkeypatch.setattr(socket.socket, "accept", failing_once)
-    with monitor.listen(path) as listening, Talk(listening.path) as talk:
-        assert "pools" in talk.ask()
+    with monitor.listen(path):
+        assert "pools" in ask(path)
     assert not failures
     assert "cannot accept: [Errno 24]" in caplog.text
 
@@ -214,19 +181,17 @@ def test_the_other_end_is_checked(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 4000)
     monkeypatch.setattr(listener, "peer", lambda _: (1, user))
-    with Talk(listening.path) as talk, contextlib.suppress(ConnectionError):
-        assert ("pools" if fits else "error") in talk.ask()
+    with contextlib.suppress(ConnectionError):
+        assert ("pools" if fits else "error") in ask(listening.path)
 
 
 def test_closing_ends_the_thread_and_removes_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "PATIENCE", TIMEOUT)
     with no_thread_leaks(grace=0):
         listening = monitor.listen(path)
-        with Talk(path) as talk:
-            assert "pools" in talk.ask()
-            for call in [Background(listening.close) for _ in range(8)]:
-                call.join()
-            assert talk.hear() is None
+        assert "pools" in ask(path)
+        for call in [Background(listening.close) for _ in range(8)]:
+            call.join()
         listening.close()
     assert list(path.parent.iterdir()) == []
     assert repr(listening) == f"<Listener on {str(path)!r}, closed>"
@@ -243,10 +208,10 @@ def test_a_listener_that_is_not_closed_is_a_leak_unless_the_environment_asked_fo
 def test_a_path_that_is_taken_is_refused_and_that_of_a_dead_process_replaced(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    with monitor.listen(path), Talk(path) as talk:
+    with monitor.listen(path):
         with pytest.raises(OSError, match=rf"cannot listen on '{path}': a process.* is already listening there"):
             monitor.listen(path)
-        assert "pools" in talk.ask()
+        assert "pools" in ask(path)
     path.write_text("mine")
     with pytest.raises(FileExistsError, match=rf"cannot listen on '{path}': there is a file that is not a socket"):
         monitor.listen(path)
@@ -279,8 +244,7 @@ def test_the_process_exits_as_ever_and_what_hangs_at_its_exit_can_be_looked_at(p
     command = [sys.executable, "-c", textwrap.dedent(script)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment()) as process:
         eventually(path.exists, "it listens", 6 * TIMEOUT)
-        with Talk(path) as talk:
-            eventually(lambda: any(pool["running"] for pool in talk.ask()["pools"]))
+        eventually(lambda: any(pool["running"] for pool in ask(path)["pools"]))
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(6 * TIMEOUT) == 0

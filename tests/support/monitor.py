@@ -13,30 +13,30 @@ SNAPSHOT = {"get": "snapshot"}
 
 
 class Talk:
+    """One request, and its answer."""
+
     def __init__(self, path: str | Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(TIMEOUT)
         self.socket.connect(str(path))
-        self._lines = self.socket.makefile("rb")
-
-    def say(self, line: bytes) -> None:
-        self.socket.sendall(line)
 
     def hear(self) -> Any:
-        """Return the next line's object, or None at the end of the connection."""
-        line = self._lines.readline()
-        return json.loads(line) if line else None
+        """Return the object that comes before the end of the connection, or None."""
+        with self.socket.makefile("rb") as lines:
+            (line,) = list(lines) or [b"null"]
+        return json.loads(line)
 
     def ask(self, request: Any = SNAPSHOT) -> Any:
-        self.say(json.dumps(request).encode() + b"\n")
+        self.socket.sendall(request if isinstance(request, bytes) else json.dumps(request).encode() + b"\n")
         return self.hear()
-
-    def close(self) -> None:
-        self._lines.close()
-        self.socket.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.socket.close()
+
+
+def ask(path: str | Path, request: Any = SNAPSHOT) -> Any:
+    with Talk(path) as talk:
+        return talk.ask(request)

@@ -15,8 +15,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
+from io import BufferedReader
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -40,15 +40,13 @@ REQUESTS: Final = {
     '{"get": "snapshot", "stacks": true}': True,
 }
 """Whether stacks are asked for, by what can be asked, as `json.dumps` writes it."""
-MOST: Final = 256
-"""How many clients may be connected at once."""
 PATIENCE: Final = 1.0
-"""Seconds for which `close` waits for the thread, which an answer may hold up; and until a failed accept is retried."""
+"""Seconds for which a client may keep the thread waiting, and `close`; and until a failed accept is retried."""
 
 _open: dict[int, Listener] = {}
 """The listeners that are open, or have not quite ended."""
-_attached: WeakSet[socket.socket] = WeakSet()
-"""The connections to those who have attached to this process."""
+_connections: WeakSet[socket.socket] = WeakSet()
+"""The connections to those who ask, or have attached to this process."""
 _asked = False
 """Whether this process has looked at the environment."""
 
@@ -160,45 +158,21 @@ def _encoded(**reply: Any) -> bytes:
     return json.dumps(reply, separators=(",", ":")).encode() + b"\n"
 
 
-def _talk(connection: socket.socket) -> Iterator[int]:
-    """Answer the requests of one client; yield what to wait for, and go on once the connection is ready for it.
-
-    A request is read only when the answer to the one before has been sent. So a client that does not read holds one
-    answer here at most, and each client has one answer sent in a turn.
-    """
-    incoming = bytearray()
-    last = False
-    while not last or incoming:
-        line, newline, _ = incoming.partition(b"\n")
-        if len(line) > LONGEST:
-            reply = _encoded(error=f"a request may have {LONGEST} bytes at most, and ends with a newline")
-            incoming.clear()
-            last = True
-        elif newline or last:
-            # What has no newline at the end of the connection is a line all the same.
-            del incoming[: len(line) + 1]
-            reply = _answer(bytes(line)) if line.strip() else b""
-        else:
-            yield selectors.EVENT_READ
-            with contextlib.suppress(BlockingIOError):
-                piece = connection.recv(LONGEST)
-                incoming += piece
-                last = not piece
-            continue
-        left = memoryview(reply)
-        while left:
-            yield selectors.EVENT_WRITE
-            with contextlib.suppress(BlockingIOError):
-                left = left[connection.send(left) :]
+def _exchange(connection: socket.socket, requests: BufferedReader) -> bool:
+    """Answer the next request of a client; return whether there was one. What is too long is cut off."""
+    line = requests.readline(LONGEST)
+    if line:
+        connection.sendall(_answer(line.strip()))
+    return bool(line)
 
 
 def answer(connection: socket.socket) -> None:
     """Answer one who has attached to this process, until they leave; in a thread that does nothing else."""
     _leave_signals_to_others()
-    _attached.add(connection)
-    for _ in _talk(connection):
-        # It blocks, and so it is ready.
-        pass
+    _connections.add(connection)
+    with connection.makefile("rb") as requests:
+        while _exchange(connection, requests):
+            pass
 
 
 def _leave_signals_to_others() -> None:
@@ -229,7 +203,6 @@ class Listener:
         self._socket, self._identity = _bound(self.path)
         self._bell = Bell()
         self._selector = selectors.DefaultSelector()
-        self._clients: set[socket.socket] = set()
         # The start must not wait: it may be made in a fork hook.
         self._thread = WorkerThread(target=self._run, name=RESIDENT if self._resident else THREAD)
         self._ends = threading.Lock()
@@ -241,7 +214,7 @@ class Listener:
             raise
 
     def close(self) -> None:
-        """Stop listening, close the connections and remove the socket's file; again is no error."""
+        """Stop listening and remove the socket's file; again is no error."""
         self._bell.ring()
         if threading.current_thread() is not self._thread:
             self._thread.join(PATIENCE)
@@ -264,8 +237,7 @@ class Listener:
     def _let_go(self) -> None:
         _open.pop(id(self), None)
         self._bell.close()
-        for each in (self._socket, *list(self._clients)):
-            each.close()
+        self._socket.close()
         # Nothing is unregistered: in a forked child that would change what the parent's selector watches.
         self._selector.close()
 
@@ -296,22 +268,10 @@ class Listener:
             self._end()
 
     def _serve(self) -> None:
-        self._selector.register(self._bell.ear, selectors.EVENT_READ)
-        self._selector.register(self._socket, selectors.EVENT_READ)
-        while True:
-            for key, _ in self._selector.select():
-                if key.fileobj is self._bell.ear:
-                    return
-                if key.data is None:
-                    self._accept()
-                    continue
-                try:
-                    self._selector.modify(key.fileobj, next(key.data), key.data)
-                except (StopIteration, OSError):
-                    self._selector.unregister(key.fileobj)
-                    assert isinstance(key.fileobj, socket.socket)
-                    self._clients.discard(key.fileobj)
-                    key.fileobj.close()
+        for source in (self._bell.ear, self._socket):
+            self._selector.register(source, selectors.EVENT_READ)
+        while all(key.fileobj is not self._bell.ear for key, _ in self._selector.select()):
+            self._accept()
 
     def _accept(self) -> None:
         try:
@@ -320,22 +280,18 @@ class Listener:
             return
         except OSError as error:
             LOGGER.warning("%r cannot accept: %s", self, error)
-            # The system has run out of something, and so the clients that are there wait as well.
+            # The system has run out of something.
             time.sleep(PATIENCE)
             return
-        connection.setblocking(False)
-        # Where the platform does not say whose it is, the mode of the socket's file has to do.
-        other = peer(connection)
-        if other is not None and other[1] not in (0, os.geteuid()):
-            reason = "this process belongs to another user"
-        elif len(self._clients) >= MOST:
-            reason = f"{MOST} clients are connected, and no more are taken"
-        else:
-            self._clients.add(connection)
-            self._selector.register(connection, selectors.EVENT_READ, _talk(connection))
-            return
-        with connection, contextlib.suppress(OSError):
-            connection.send(_encoded(error=reason))
+        _connections.add(connection)
+        with connection, contextlib.suppress(OSError), connection.makefile("rb") as requests:
+            connection.settimeout(PATIENCE)
+            # Where the platform does not say whose it is, the mode of the socket's file has to do.
+            other = peer(connection)
+            if other is not None and other[1] not in (0, os.geteuid()):
+                connection.sendall(_encoded(error="this process belongs to another user"))
+            else:
+                _exchange(connection, requests)
 
 
 def _close_all() -> None:
@@ -344,8 +300,10 @@ def _close_all() -> None:
 
 
 def _after_fork() -> None:
-    for connection in list(_attached):
-        connection.close()
+    for connection in list(_connections):
+        # A file made of it, which the thread reads from, keeps it open.
+        with contextlib.suppress(OSError):
+            os.close(connection.detach())
     for listener in list(_open.values()):
         listener._forked()
 

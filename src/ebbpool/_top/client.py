@@ -40,6 +40,8 @@ class Client:
 
     def take(self, timeout: float = 0.0) -> dict[str, Any] | None:
         """Return the snapshot that was asked for, None if it takes longer; raise `Failed` if there will be none."""
+        if self._since is None:
+            return None
         deadline = monotonic() + timeout
         while (snapshot := self._answer()) is None:
             left = deadline - monotonic()
@@ -95,6 +97,8 @@ class Client:
         return connection
 
     def _explained(self, error: OSError) -> str:
+        if self.pid is not None and error.errno in (errno.ENOENT, errno.ECONNREFUSED):
+            return self._gone()
         if error.errno == errno.ENOENT:
             return f"there is no {self.path!r}"
         reason = error.strerror or str(error)
@@ -102,6 +106,10 @@ class Client:
             dead = Path(self.path).is_socket()
             reason = "nobody is listening there: the process has ended" if dead else "it is no socket"
         return f"cannot watch {self.path!r}: {reason}"
+
+    def _gone(self) -> str:
+        whose = f"the process behind {self.path!r}" if self.pid is None else f"process {self.pid}"
+        return f"{whose} has ended, or no longer listens on {self.path!r}"
 
     def _answer(self) -> dict[str, Any] | None:
         """Do what can be done without waiting; return the snapshot if it has come."""
@@ -122,12 +130,15 @@ class Client:
             except OSError:
                 piece = b""
             if not piece:
-                whose = f"the process behind {self.path!r}" if self.pid is None else f"process {self.pid}"
-                raise Failed(f"{whose} has ended, or no longer listens on {self.path!r}")
+                raise Failed(self._gone())
             self._received += piece
             if len(self._received) > LONGEST:
                 raise Failed(f"{self.path!r} is not an ebbpool monitor: it sends without an end")
         line, _, self._received = self._received.partition(b"\n")
+        if self._attached is None:
+            # A monitor answers one request a connection.
+            connection.close()
+            self._socket = None
         found: Any = None
         with suppress(ValueError):
             found = json.loads(line)
