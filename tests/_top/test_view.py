@@ -88,13 +88,13 @@ def test_the_screen_of_a_busy_process() -> None:
     assert lines[1].split() == ["POOL", "THREADS", "BUSY", "BLOCKED", "WAIT", "OLDEST", "DONE/s"]
     assert lines[2].split() == ["web", "12/256", "▃█", "9", "2", "7/100", "█", "1.25", "s", "160"]
     assert lines[3].split() == ["└", "images", "6/6", "█", "6", "3", "▆", "61.0", "s", "0"]
-    assert lines[5].split() == ["RUNNING", "3,", "by", "time", "POOL", "THREAD", "FOR"]
+    assert lines[5].split() == ["RUNNING", "3", "POOL", "THREAD", "FOR"]
     assert lines[6].split() == ["▸", "slow", "web", "thread_of_slow", "1h", "01m"]
     assert lines[7].split() == ["middle", "web", "thread_of_middle", "blocked", "35.2", "s"]
     assert lines[8].split() == ["quick", "web/images", "thread_of_quick", "0.01", "s"]
     assert lines[10] == "SIZING"
     assert lines[11].endswith("  web  8→12  grew by 4: 12 waiting, processors 31% used")
-    assert lines[23] == "j/k or arrows select   Enter stack   s sort by name   q quit"
+    assert lines[23] == "j/k or arrows select   Enter stack   q quit"
 
 
 def test_an_idle_process_and_one_with_threads_of_no_pool() -> None:
@@ -166,18 +166,10 @@ def test_no_answer_is_said_and_for_how_long() -> None:
     assert "no answer" not in drawn(state)[0]
 
 
-def test_the_longest_come_first_and_s_changes_that() -> None:
-    tasks = [task_of("one", 1.0, thread="t3"), task_of("nine", 9.0, thread="t1")]
-    state = state_of(snapshot_of(pool_of("b", tasks=tasks), pool_of("a", tasks=[task_of("five", 5.0, thread="t2")])))
-    for sort, order in {
-        "time": ["nine", "five", "one"],
-        "name": ["five", "nine", "one"],
-        "pool": ["five", "nine", "one"],
-        "thread": ["nine", "five", "one"],
-    }.items():
-        assert (state.sort, [task["name"] for task in state.tasks()]) == (sort, order)
-        state.sort_next()
-    assert state.sort == "time"
+def test_the_longest_come_first() -> None:
+    tasks = [task_of("one", 1.0), task_of("nine", 9.0)]
+    state = state_of(snapshot_of(pool_of("b", tasks=tasks), pool_of("a", tasks=[task_of("five", 5.0)])))
+    assert [task["name"] for task in state.tasks()] == ["nine", "five", "one"]
 
 
 def test_the_choice_stays_with_its_task() -> None:
@@ -222,7 +214,7 @@ def test_a_stack_shows_its_innermost_call_and_can_be_scrolled() -> None:
     ("after", "key"),
     [
         ([], lambda state: state.move(1)),
-        ([task_of("a", 0.1)], view.Model.sort_next),
+        ([task_of("a", 0.1)], lambda state: state.move(-1)),
         ([task_of("b", 1.0)], view.Model.toggle),
     ],
 )
@@ -234,7 +226,7 @@ def test_a_task_that_ends_before_its_stack_comes_leads_back_to_the_list_and_is_n
     for seconds in (2.0, 3.0):
         state.update(web(*after, task_of("c", seconds)))
         lines = drawn(state, width=100)
-        assert lines[23] == "a has ended   j/k or arrows select   Enter stack   s sort by name   q quit"
+        assert lines[23] == "a has ended   j/k or arrows select   Enter stack   q quit"
         assert any("RUNNING" in line for line in lines)
         assert len(drawn(state, width=40)) == 24
     key(state)

@@ -124,14 +124,9 @@ def _show(client: Client, once: bool, stacks: bool) -> int:
     if keyboard and not once and console.is_terminal and console.is_interactive and not console.is_dumb_terminal:
         return _live(client, console)
     model = Model()
-    while True:
-        model.update(_one(client, stacks))
-        console.print(screen(model, console.width, keys=False, stacks=stacks), crop=False)
-        if once:
-            return 0
-        sys.stdout.flush()
-        console.print()
-        time.sleep(2 * INTERVAL)
+    model.update(_one(client, stacks))
+    console.print(screen(model, console.width, keys=False, stacks=stacks), crop=False)
+    return 0
 
 
 def _live(client: Client, console: Console) -> int:

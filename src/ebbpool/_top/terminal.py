@@ -30,7 +30,6 @@ _KEYS: Final = {
     b"\r": "enter",
     b"\n": "enter",
     b"\x1b": "escape",
-    b"s": "sort",
     b"q": "quit",
     b"Q": "quit",
     b"\x03": "quit",

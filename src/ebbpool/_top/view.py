@@ -56,14 +56,6 @@ class Row:
 Task = dict[str, Any]
 """A task as the snapshot has it, and its "place": its pool, and its lane if it has one."""
 
-SORTS: Final[dict[str, Callable[[Task], Any]]] = {
-    "time": lambda task: -task["seconds"],
-    "name": lambda task: str(task["name"]),
-    "pool": lambda task: task["place"],
-    "thread": lambda task: str(task["thread"]),
-}
-"""By what tasks can be sorted, in the order in which one key goes through them."""
-
 
 class Model:
     """What is shown, without a terminal and without a clock."""
@@ -73,7 +65,6 @@ class Model:
         """What is shown until the first snapshot comes."""
         self.snapshot: dict[str, Any] | None = None
         self.rows: dict[Key, Row] = {}
-        self.sort = "time"
         self.silent = 0.0
         self.opened: Task | None = None
         """The task whose stack is shown."""
@@ -107,9 +98,7 @@ class Model:
             for pool in pools
             for task in pool["tasks"]
         ]
-        found.sort(key=SORTS["time"])
-        found.sort(key=SORTS[self.sort])
-        return found
+        return sorted(found, key=lambda task: -task["seconds"])
 
     def chosen(self) -> int:
         """Return the place of the chosen task among `tasks`; it stays with the task as long as that runs."""
@@ -125,16 +114,6 @@ class Model:
             self._place = max(0, min(self.chosen() + steps, len(tasks) - 1))
             # At the top the choice does not follow a task: the first row stays chosen, whatever is in it.
             self._chosen = _key(tasks[self._place]) if self._place else None
-
-    @property
-    def next_sort(self) -> str:
-        """How the tasks are sorted after the next press of the key."""
-        names = list(SORTS)
-        return names[(names.index(self.sort) + 1) % len(names)]
-
-    def sort_next(self) -> None:
-        self.notice = ""
-        self.sort = self.next_sort
 
     def toggle(self) -> None:
         """Show the stack of the chosen task, or close it."""
@@ -164,7 +143,6 @@ class Model:
 KEYS: Final[dict[str, Callable[[Model], None]]] = {
     "enter": Model.toggle,
     "escape": Model.close,
-    "sort": Model.sort_next,
     "up": lambda model: model.move(-1),
     "down": lambda model: model.move(1),
     "page up": lambda model: model.move(-10),
@@ -280,7 +258,7 @@ def _tasks(model: Model, height: int, keys: bool, stacks: bool) -> RenderableTyp
     start = max(0, min(chosen - height // 2, len(tasks) - height))
     table = _table(
         ("", {"width": 1}),
-        (f"RUNNING {len(tasks)}, by {model.sort}", {"ratio": 3, "min_width": 16}),
+        (f"RUNNING {len(tasks)}", {"ratio": 3, "min_width": 16}),
         ("POOL", {"ratio": 2, "min_width": 8}),
         ("THREAD", {"ratio": 2, "min_width": 8}),
         ("", {"width": 9}),
@@ -333,15 +311,11 @@ def _log(decisions: list[tuple[float, str, dict[str, Any]]]) -> Iterable[Rendera
 def _foot(model: Model, above: int) -> Iterable[RenderableType]:
     if above > 0:
         yield Text("\n" * (above - 1))
-    keys = (
-        "j/k scroll   Enter back   q quit"
-        if model.opened is not None
-        else f"j/k or arrows select   Enter stack   s sort by {model.next_sort}   q quit"
-    )
+    keys = "j/k or arrows select   Enter stack" if model.opened is None else "j/k scroll   Enter back"
     line = Text(no_wrap=True, overflow="ellipsis")
     if model.notice:
         line.append(printable(model.notice), "bold").append("   ")
-    yield line.append(keys, "dim")
+    yield line.append(f"{keys}   q quit", "dim")
 
 
 def sparkline(values: Sequence[int], width: int, top: int) -> str:
