@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -212,24 +211,3 @@ def test_calls_with_a_limit_of_their_own_wait_for_nobody() -> None:
         eventually(lambda: len(order) == 3)
         held.open()
     assert order == ["two", "one", "ordinary"]
-
-
-@pytest.mark.parametrize("way", ["lane", "submit_first"])
-def test_a_flood_without_end_shuts_nobody_out(way: str) -> None:
-    over = threading.Event()
-    with seams.setting(overtaken=0.0), AdaptiveExecutor(2, keep_alive=LONG) as pool:
-        submit: Callable[..., Any] = pool.submit_first
-        if way == "lane":
-            submit = pool.lane("flood", limit=8, first=True).submit
-
-        def flood() -> None:
-            if not over.is_set():
-                submit(flood)
-
-        try:
-            for _ in range(20):
-                submit(flood)
-            futures = [pool.submit(abs, -number) for number in range(100)]
-            assert [future.result(TIMEOUT) for future in futures] == list(range(100))
-        finally:
-            over.set()

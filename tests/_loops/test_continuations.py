@@ -129,23 +129,6 @@ async def test_turns_leave_the_calls_of_one_task_in_order() -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("workers", [1, 16, 64])
-async def test_a_flood_of_them_does_not_shut_others_out(workers: int) -> None:
-    over = threading.Event()
-
-    async def again() -> None:
-        while not over.is_set():
-            await pool.run(time.sleep, 0)
-
-    async with AdaptiveExecutor(workers) as pool:
-        flood = [asyncio.ensure_future(again()) for _ in range(4 * workers)]
-        await turns()
-        # Each kind takes its turn, so this ends.
-        await asyncio.wait_for(await begin(pool, over.set), TIMEOUT)
-        await asyncio.gather(*flood)
-
-
-@pytest.mark.asyncio
 @pytest.mark.parametrize("when_full", ["block", "reject"])
 async def test_a_full_queue_does_not_refuse_them(when_full: Any) -> None:
     async with AdaptiveExecutor(1, max_queue=1, when_full=when_full) as pool:
