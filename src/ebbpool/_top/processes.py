@@ -36,8 +36,6 @@ def _begin():
                     if "ebbpool" in sys.modules:
                         from ebbpool._monitor.listener import answer
                         return answer(top)
-                except ImportError:
-                    reason = "its ebbpool is too old for this one"
                 except BaseException as error:
                     reason = type(error).__name__ + ": " + str(error)
                 top.sendall(json.dumps({{"error": reason}}).encode() + b"\\n")

@@ -205,10 +205,10 @@ def _head(model: Model, width: int) -> Text:
             f"  {printable(snapshot['python'])}  ebbpool {printable(snapshot['ebbpool'])}"
             f"  {_count(len(snapshot['pools']), 'pool')}, {_count(threads, 'thread')}  {_clock(snapshot['time'])}"
         )
-        # Each pool shows all loops of the process. One that runs an older ebbpool shows none.
-        for lag in next((pool["loop_lag"] for pool in snapshot["pools"] if pool.get("loop_lag")), ()):
+        # Each pool shows all loops of the process.
+        for lag in snapshot["pools"][0]["loop_lag"] if snapshot["pools"] else ():
             line.append(f"  {printable(lag['name'])} late {1e3 * lag['p99']:.1f} ms (p99)")
-        if others := snapshot.get("others"):
+        if others := snapshot["others"]:
             line.append(f"  {_count(len(others), 'thread')} of no pool")
     if model.silent >= LATE:
         words = f" no answer for {int(model.silent)} s "
@@ -228,13 +228,13 @@ def _pools(rows: list[Row], width: int, height: int) -> RenderableType:
         ("THREADS", RIGHT, lambda row: f"{row.threads[-1]}/{row.limit}"),
         ("", {"width": spark}, lambda row: Text(sparkline(row.threads, spark, 4), "cyan")),
         ("BUSY", RIGHT, lambda row: str(row.figures["running"])),
-        # An older process, or a lane, tells of no tasks that are away.
+        # A lane tells of no tasks that are away or blocked.
         ("AWAY", RIGHT, lambda row: str(row.figures.get("away", ""))),
         ("BLOCKED", RIGHT, lambda row: _coloured(row.figures.get("blocked", ""), "red")),
         ("WAIT", RIGHT, _waiting),
         ("", {"width": spark}, lambda row: Text(sparkline(row.waiting, spark, 4), "yellow")),
         ("OLDEST", RIGHT, lambda row: duration(row.figures["oldest_wait"]) if row.figures["queued"] else "-"),
-        ("EXPIRED", RIGHT, lambda row: str(row.figures.get("expired", "-"))),
+        ("EXPIRED", RIGHT, lambda row: str(row.figures["expired"])),
         ("DONE/s", RIGHT, lambda row: "-" if row.rate is None else f"{row.rate:.0f}"),
     ]
     some = {figure: any(row.figures.get(figure) for row in rows) for figure in ("spilled", "expired")}
@@ -291,7 +291,7 @@ def _stack(task: Task, width: int = UNLIMITED, end: str = "") -> list[Text]:
     if task["stack"]:
         lines = [_fitted(line, width) for line in task["stack"].rstrip("\n").replace("\t", "    ").split("\n")]
     else:
-        lines = ["away: its stack is not in this process" if task.get("away") else "waiting for it…"]
+        lines = ["away: its stack is not in this process" if task["away"] else "waiting for it…"]
     overflow: OverflowMethod = "ignore" if width == UNLIMITED else "ellipsis"
     texts = [Text(printable(line), no_wrap=True, overflow=overflow) for line in (title, *lines)]
     texts[0].style = "bold"
@@ -357,9 +357,9 @@ def _coloured(number: Any, colour: str) -> Text:
 
 
 def _mark(task: Task) -> Text:
-    """Return what is odd about a task. One of an older process may lack some of it."""
+    """Return what is odd about a task."""
     colours = {"blocked": "red", "abandoned": "yellow", "away": ""}
-    odd = next((word for word in colours if task.get(word)), "")
+    odd = next((word for word in colours if task[word]), "")
     return Text(odd, colours.get(odd, ""))
 
 
