@@ -473,34 +473,12 @@ def test_map_does_with_its_results_as_it_is_told(result_id: bool) -> None:
         pool.map(three, {7})
         pool.map(same, ())
         pool.map(boom, range(3), False)
+        pool.map(same, [4], boom)
         pool.map(same, range(10), done_callback=False)
     assert sorted(got) == [*range(10), 100, 101, 102, 200, 201, 202]
-    assert [entry[1] if result_id else entry for entry in pool.done] == [7, 8, 9] and len(pool.failed) == 3
+    assert [entry[1] if result_id else entry for entry in pool.done] == [7, 8, 9] and len(pool.failed) == 4
     if result_id:
         assert all(isinstance(job, int) for job, _ in pool.failed)
-
-
-@pytest.mark.parametrize("error", [Boom, StopIteration, SystemExit])
-@pytest.mark.parametrize("fn", [same, three])
-def test_a_callback_that_raises_under_map_fails_the_item(fn: Any, error: type[BaseException]) -> None:
-    got: list[Any] = []
-
-    def callback(value: Any) -> None:
-        got.append(value)
-        raise error(value)
-
-    with Pool(2, result_id=True, exc_args=True) as pool:
-        ids = pool.map(fn, range(3), callback)
-        assert ids is not None
-        assert pool.wait_idle(TIMEOUT)
-        failed = {job_id: (caught, args, kwargs) for job_id, caught, args, kwargs in pool.failed}
-        assert pool.failed_cnt.value == 3 and not pool.done
-    assert sorted(got) == [0, 1, 2]
-    assert sorted(failed) == list(ids)
-    for item, job_id in enumerate(ids):
-        caught, args, kwargs = failed[job_id]
-        assert type(caught) is error and caught.args == (item,)
-        assert (args, kwargs) == ((item,), {})
 
 
 def test_items_are_mapped_in_slices_which_take_a_thread_each_where_they_block(pool: Pool) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Final
 from distributed import Client, KilledWorker
 
 from ebbpool._dask.packing import Packed, Parcel, Scattered, good, out_of_context, packed_call
-from ebbpool._dask.remote import LOST, OK, ONCE, AtMostOnce, Outcome, error_of, loads, perform, variable
+from ebbpool._dask.remote import OK, ONCE, AtMostOnce, Lost, Outcome, error_of, loads, perform, variable
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.running import called_name
 
@@ -46,7 +46,7 @@ class Link:
         self._process = os.getpid()
         self._rerun = rerun
         self._variables = {name: variable(name) for name in variables}
-        self._topic = f"{'ebbpool' if rerun else ONCE}-{uuid.uuid4().hex}"
+        self._prefix = f"{'ebbpool' if rerun else ONCE}-{uuid.uuid4().hex}"
         self._numbers = count()
         self._outbox: deque[Parcel] = deque()
         self._parcels: dict[str, Parcel] = {}
@@ -56,9 +56,6 @@ class Link:
         self._parting = threading.Lock()
         if not rerun:
             client.register_plugin(AtMostOnce())
-        # The client keeps the callback, which must not keep this link alive.
-        self._tell = functools.partial(_tell, weakref.ref(self))
-        client.subscribe_topic(self._topic, self._tell)
         self._connection: Any = self.client.scheduler_comm
         self._joining: asyncio.Task[None] | None = None
 
@@ -172,7 +169,6 @@ class Link:
         try:
             if not self._rerun:
                 await self.client.register_plugin(AtMostOnce())
-            self.client.subscribe_topic(self._topic, self._tell)
         except Exception as error:
             if connection is self.client.scheduler_comm:
                 while self._outbox:
@@ -201,7 +197,7 @@ class Link:
             return
         while self._outbox:
             parcel = self._outbox.popleft()
-            key = f"{self._topic}-{next(self._numbers)}"
+            key = f"{self._prefix}-{next(self._numbers)}"
             self._parcels[key] = parcel
             making = asyncio.get_running_loop().create_task(self._make(key, parcel))
             self._following.add(making)
@@ -214,7 +210,9 @@ class Link:
                 parts.append(await self._scattered.take(part))
             there = (sending.result() for sending in parts)
             future = self.client.submit(perform, parcel.packed.data, *there, key=key, pure=False, retries=0)
-            outcome: Outcome = await future.result()
+            parcel.outcome.set_result(await future.result())
+        except Lost as error:
+            _lose(parcel, f"was lost with the worker {error}; it was tried once, and {NOT_AGAIN}")
         except KilledWorker as error:
             times = error.allowed_failures + 1
             tried = f"it was tried {times} {'time' if times == 1 else 'times'}"
@@ -231,18 +229,8 @@ class Link:
                 _lose(parcel, f"{lost} {NOT_AGAIN}", error)
         except BaseException as error:
             _lose(parcel, f"could not be made: {error!r}", error)
-        else:
-            if outcome[0] == LOST:
-                _lose(parcel, _loss(outcome[1]))
-            elif not parcel.outcome.done():
-                parcel.outcome.set_result(outcome)
         finally:
             self._parcels.pop(key, None)
-
-    def _told(self, message: dict[str, Any]) -> None:
-        parcel = self._parcels.pop(message["key"], None)
-        if parcel is not None:
-            _lose(parcel, _loss(message["worker"]))
 
     def part(self) -> None:
         """Part from the cluster; not in the thread of the loop."""
@@ -252,25 +240,12 @@ class Link:
             self.closed = True
             if self.client.status == "running":
                 with suppress(Exception):
-                    self.client.unsubscribe_topic(self._topic)
                     self.client.loop.add_callback(self._scattered.sweep, 0.0)
             if self._owned:
                 self.client.close()
 
 
-def _tell(link: weakref.ref[Link], event: tuple[float, dict[str, Any]]) -> None:
-    found = link()
-    if found is not None:
-        found._told(event[1])
-
-
-def _loss(worker: str) -> str:
-    return f"was lost with the worker {worker}; it was tried once, and {NOT_AGAIN}"
-
-
 def _lose(parcel: Parcel, told: str, cause: BaseException | None = None) -> None:
-    # As in `_make`: in the loop's thread only, so that a parcel has one end.
-    if not parcel.outcome.done():
-        error = BrokenExecutor(f"{parcel.name} {told}")
-        error.__cause__ = cause
-        parcel.outcome.set_exception(error)
+    error = BrokenExecutor(f"{parcel.name} {told}")
+    error.__cause__ = cause
+    parcel.outcome.set_exception(error)

@@ -16,16 +16,15 @@ from dask._task_spec import Task
 from distributed import SchedulerPlugin
 
 ONCE: Final = "ebbpool_once"
-"""What the keys of calls that must not be made again begin with; then comes the topic, then a number."""
+"""What the keys of calls that must not be made again begin with; then comes what is the executor's own."""
 OK: Final = 0
 RAISED: Final = 1
-LOST: Final = 2
 
 TEXT: Final = 20_000
 """How many characters of a traceback are sent."""
 
 Outcome = tuple[int, Any, float]
-"""Whether it was well, the pickled result or error (the worker's address for LOST), and the seconds it took."""
+"""Whether it was well, the pickled result or error, and the seconds it took."""
 
 
 class RemoteTraceback(Exception):
@@ -80,9 +79,13 @@ def _filled(value: Any, large: list[Any]) -> Any:
     return large[value.index] if type(value) is Slot else value
 
 
-def lost(worker: str) -> Outcome:
-    """Stand in for a call that must not be made again."""
-    return LOST, worker, 0.0
+class Lost(Exception):
+    """A call that must not be made again was lost with the worker that this names."""
+
+
+def raise_lost(worker: str) -> None:
+    """Stand in for such a call."""
+    raise Lost(worker)
 
 
 def variable(name: str) -> ContextVar[Any]:
@@ -227,7 +230,8 @@ class AtMostOnce(SchedulerPlugin):
                 if worker in self._scheduler.workers:
                     # This one is alive. So the lost one had stolen the call, which the scheduler does not report.
                     worker = "that had taken it over"
-                task.run_spec = Task(key, lost, worker)
-                # Told at once, because there may be no worker left that could run what stands in.
-                topic = key.rsplit("-", 1)[0]
-                self._scheduler.log_event(topic, {"key": key, "worker": worker})
+                task.run_spec = Task(key, raise_lost, worker)
+                # Told as well, because there may be no worker left that could run what stands in. Later, or what the
+                # scheduler itself tells of this step would take it back.
+                told = {"op": "task-erred", "key": key, "exception": dumps(Lost(worker))}
+                self._scheduler.loop.add_callback(self._scheduler.report, told, task)
