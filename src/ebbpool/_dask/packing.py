@@ -138,7 +138,9 @@ class Scattered:
         # By a name of its own each time: what was lost under a name is lost.
         key = f"ebbpool-part-{part.digest}-{uuid.uuid4().hex}"
         began = monotonic()
-        for left in reversed(range(ATTEMPTS)):
+        left = ATTEMPTS
+        while True:
+            left -= 1
             try:
                 sent = await self._client.scatter({key: part.packed}, hash=False, timeout=PATIENCE)
                 break
