@@ -126,7 +126,8 @@ def public_names() -> set[str]:
         for name in module.__all__:
             thing = getattr(module, name)
             found.add(f"{module_name}.{name}")
-            if inspect.isclass(thing) and thing.__module__.startswith("ebbpool"):
+            # Another name for a class is described where the class is.
+            if inspect.isclass(thing) and thing.__name__ == name and thing.__module__.startswith("ebbpool"):
                 found.update(
                     f"{module_name}.{name}.{member}"
                     for member, value in vars(thing).items()

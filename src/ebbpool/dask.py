@@ -50,8 +50,7 @@ class ClusterExecutor(AdaptiveExecutor):
 
     Each call that is with the cluster has a thread here that waits for its outcome; as many as `window` allows. The
     other calls wait here, in the executor's own queue, where they can be cancelled. So `running()` is true, and
-    `cancel()` false, from the moment a thread takes a call to send it. While only short calls are made, several share a
-    task of the cluster's, and there are up to sixteen threads for each place of the window.
+    `cancel()` false, from the moment a thread takes a call to send it.
 
     Args:
         client_or_address: A `distributed.Client` that is not asynchronous, or the address of a scheduler. A client that

@@ -94,16 +94,16 @@ def held(client: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """Return what executors send: the calls of each task of the cluster's, without those that come back."""
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the calls that executors send."""
     from support.dask import link
 
-    tasks: list[list[Any]] = []
+    parcels: list[Any] = []
     make = link.Link._make
 
-    def noting(self: link.Link, shipment: Any) -> Any:
-        tasks.append(shipment.parcels)
-        return make(self, shipment)
+    def noting(self: link.Link, key: str, parcel: Any) -> Any:
+        parcels.append(parcel)
+        return make(self, key, parcel)
 
     monkeypatch.setattr(link.Link, "_make", noting)
-    return tasks
+    return parcels

@@ -329,10 +329,8 @@ def test_the_interpreter_ends_when_all_calls_are_done(made_for: str, tmp_path: P
 
 
 def test_spare_threads_that_do_not_fit_any_more_stop_no_call(pool: ClusterExecutor) -> None:
-    # As after many short calls.
-    pool._link._pace.note("short", 0.001, 0.0)
-    pool._link._fit()
-    pool.resize(min_spare_workers=20)
+    # As if the cluster had been larger.
+    pool.resize(max_workers=40, min_spare_workers=20)
     futures = [pool.submit(remote.add, number) for number in range(40)]
     assert [future.result(TIMEOUT) for future in futures] == list(range(1, 41))
     assert pool._settings.min_spare_workers <= pool._settings.max_workers

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from distributed import Client
 from support import cluster as remote
-from support.common import Gate, eventually, output_of
-from support.dask import LIMIT, Held, making
+from support.common import Gate, eventually
+from support.dask import LIMIT, Held
 
 from ebbpool import AdaptiveExecutor, spillable
 from ebbpool.dask import ClusterExecutor
@@ -151,19 +151,3 @@ def test_context_variables_go_as_the_cluster_sends_them(two_workers: Client) -> 
 
     with busy_pool(two_workers, context_vars=["support.cluster:REQUEST"]) as (pool, gate):
         asyncio.run(main())
-
-
-def test_a_decorated_function_of_the_main_module_is_written_out_whole() -> None:
-    script = f"""
-        import subprocess, sys
-        from ebbpool import spillable
-        from {making.__name__} import dumps
-
-        @spillable
-        def double(number):
-            return double.fn(number - 1) + 2 if number else 0
-
-        elsewhere = "import pickle, sys; print(pickle.load(sys.stdin.buffer)(21))"
-        subprocess.run([sys.executable, "-c", elsewhere], input=dumps(double), check=True)
-    """
-    assert output_of(script) == ["42"]

@@ -1,4 +1,4 @@
-"""What goes to the cluster and comes back: odd errors, odd results, short calls in one task, large arguments."""
+"""What goes to the cluster and comes back: odd errors, odd results, large arguments."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import logging
 import operator
 import os
 import threading
-from concurrent.futures import wait
 from typing import Any
 
 import pytest
 from distributed import Client
 from support import cluster as remote
-from support.common import LONG, TIMEOUT, eventually
-from support.dask import LIMIT, Held, making, pace, packing
+from support.common import TIMEOUT, eventually
+from support.dask import making, packing
 
 from ebbpool.dask import ClusterExecutor
 
@@ -58,95 +57,9 @@ def test_a_long_traceback_is_cut(pool: ClusterExecutor) -> None:
 
 def test_a_context_variable_that_the_worker_lacks_is_named() -> None:
     call = making.dumps((remote.add, (1,), {}, {"support.cluster:NOTHING": 1}))
-    ((state, packed, _),) = making.perform("topic", "key", [call])
+    state, packed, _ = making.perform(call)
     assert state == making.RAISED
     assert str(making.error_of(packed)).startswith("there is no context variable 'support.cluster:NOTHING'")
-
-
-@pytest.fixture
-def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let calls be short also on a machine that keeps their thread waiting."""
-    monkeypatch.setattr(making, "perf_counter", lambda: 0.0)
-    monkeypatch.setattr(making, "HANDED_BACK", LONG)
-
-
-@pytest.mark.usefixtures("no_time_passes")
-def test_short_calls_share_tasks_of_the_cluster_and_each_has_its_own_outcome(
-    pool: ClusterExecutor, sent: list[list[Any]]
-) -> None:
-    futures = [pool.submit(remote.divide, number % 3) for number in range(1000)]
-    wait(futures, LIMIT)
-    for number, future in enumerate(futures):
-        if number % 3:
-            assert future.result(0) == 10 / (number % 3)
-        else:
-            assert isinstance(future.exception(0), ZeroDivisionError)
-    assert sum(map(len, sent)) == 1000 and len(sent) < 500
-
-
-def test_what_shares_a_task_with_a_call_that_takes_its_time_is_handed_back(
-    client: Client, sent: list[list[Any]], held: Held
-) -> None:
-    with ClusterExecutor(client) as pool:
-        wait([pool.submit(remote.wait_at, "") for _ in range(300)], LIMIT)
-        futures = [pool.submit(remote.wait_at, held.name if number == 50 else "") for number in range(300)]
-        # All but one end, although it had been put into one task with others.
-        assert len(wait([future for future in futures if future is not futures[50]], LIMIT).not_done) == 0
-        assert futures[50].running() and not futures[50].cancel()
-        held.open()
-        assert futures[50].result(TIMEOUT) == held.name
-    assert sum(map(len, sent)) == 600
-
-
-@pytest.mark.usefixtures("no_time_passes")
-def test_a_call_that_is_not_known_to_be_short_leaves_what_follows_here(
-    client: Client, held: Held, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pace, "CAUTION", LONG)
-    with ClusterExecutor(client, window=1.0) as pool:
-        wait([pool.submit(remote.add, number) for number in range(300)], LIMIT)
-        assert pool.stats().max_workers > 2
-        futures = [pool.submit(remote.wait_at, held.name) for _ in range(10)]
-        eventually(lambda: sum(future.running() for future in futures) >= 2)
-        assert pool.stats().max_workers == 2
-        assert sum(future.cancel() for future in futures) >= 7
-        held.open()
-
-
-def test_a_pace_lets_short_calls_share() -> None:
-    seen = pace.Pace()
-    assert seen.time("f") is None and seen.calls(4, 0.0) == 4, "nothing is known at first"
-    seen.expect("f", 0.0)
-    seen.note("f", 0.001, 0.0)
-    assert seen.time("f") == 0.001
-    assert [seen.calls(width, 0.0) for width in (4, 100, 1000)] == [4 * pace.SHARING, pace.SHARERS, 1000]
-    known = []
-    for seconds in [1.0, *[0.001] * 40]:
-        seen.note("f", seconds, 0.0)
-        known.append(seen.time("f") is not None)
-    assert not any(known[:11]) and known[-1], "a longer time counts at once, and is forgotten slowly"
-
-
-@pytest.mark.parametrize("name", ["unknown", "long"])
-def test_a_call_that_is_not_known_to_be_short_keeps_others_from_sharing_for_a_moment(name: str) -> None:
-    seen = pace.Pace()
-    seen.note("long", 2 * pace.SHORT, 0.0)
-    seen.note("short", 0.001, 0.0)
-    seen.expect(name, 10.0)
-    assert seen.calls(4, 10.0) == 4
-    assert seen.calls(4, 10.0 + pace.CAUTION) > 4
-
-
-def test_a_pace_remembers_only_so_many_functions() -> None:
-    seen = pace.Pace()
-    seen.note("old", 0.001, 0.0)
-    for number in range(pace.KNOWN):
-        seen.note("used", 0.001, 0.0)
-        seen.note(str(number), 0.001, 0.0)
-    assert seen.time("old") is None and seen.time("used") == 0.001
-    for number in range(3 * pace.KNOWN):
-        seen.expect(f"never called {number}", 0.0)
-    assert len(seen._unsure) <= pace.KNOWN
 
 
 def test_a_large_argument_is_sent_once(pool: ClusterExecutor, caplog: pytest.LogCaptureFixture) -> None:

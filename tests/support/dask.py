@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from distributed import Client, Event
 
-from ebbpool._dask import link, pace, packing
+from ebbpool._dask import link, packing
 from ebbpool._dask import remote as making
 from support.common import TIMEOUT
 
-__all__ = ["LIMIT", "Held", "await_two", "kill", "link", "making", "pace", "packing"]
+__all__ = ["LIMIT", "Held", "await_two", "kill", "link", "making", "packing"]
 
 LIMIT = 60.0
 """Seconds in which everything has come that is waited for where workers are lost."""

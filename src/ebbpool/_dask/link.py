@@ -1,4 +1,4 @@
-"""The way of a call to the cluster and of its outcome back, many at once, in the thread of the client's loop."""
+"""The way of a call to the cluster and of its outcome back, in the thread of the client's loop."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from typing import Any, Final
 
 from distributed import Client, KilledWorker
 
-from ebbpool._dask.pace import TARGET, Pace
-from ebbpool._dask.packing import LARGE, Packed, Parcel, Scattered, Shipment, out_of_context, packed_call
-from ebbpool._dask.remote import HANDED_BACK, LOST, OK, ONCE, AtMostOnce, Outcome, error_of, loads, perform, variable
+from ebbpool._dask.packing import Packed, Parcel, Scattered, good, out_of_context, packed_call
+from ebbpool._dask.remote import OK, ONCE, AtMostOnce, Lost, Outcome, error_of, loads, perform, variable
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.running import called_name
 
@@ -30,8 +29,6 @@ LOOK: Final = 2.0
 """Seconds between two looks at how many threads the cluster has."""
 ASKING: Final = 0.5
 """Seconds for which the scheduler is asked where calls run: the caller is past its deadline already."""
-SMALL: Final = 16 << 10
-"""Bytes of a result below which calls share a task of the cluster's."""
 GOING: Final = 0.1
 """Seconds to wait, once the client is closed, for outcomes that its loop has passed on."""
 NOT_AGAIN: Final = "is not run again, because it may have begun (rerun=True allows that)"
@@ -49,22 +46,16 @@ class Link:
         self._process = os.getpid()
         self._rerun = rerun
         self._variables = {name: variable(name) for name in variables}
-        self._topic = f"{'ebbpool' if rerun else ONCE}-{uuid.uuid4().hex}"
+        self._prefix = f"{'ebbpool' if rerun else ONCE}-{uuid.uuid4().hex}"
         self._numbers = count()
         self._outbox: deque[Parcel] = deque()
-        self._rung = False
-        self._shipments: dict[str, Shipment] = {}
+        self._parcels: dict[str, Parcel] = {}
         self._following: set[asyncio.Task[None]] = set()
         self._scattered = Scattered(client)
-        self._pace = Pace()
         self._executor: Callable[[], Any] = lambda: None
-        self._fitting = threading.Lock()
         self._parting = threading.Lock()
         if not rerun:
             client.register_plugin(AtMostOnce())
-        # The client keeps the callback, which must not keep this link alive.
-        self._tell = functools.partial(_tell, weakref.ref(self))
-        client.subscribe_topic(self._topic, self._tell)
         self._connection: Any = self.client.scheduler_comm
         self._joining: asyncio.Task[None] | None = None
 
@@ -80,7 +71,7 @@ class Link:
         while not self.closed and self.client.status != "closed":
             await asyncio.sleep(LOOK)
             self._scattered.sweep()
-            # What could not be sent for want of a connection, or of places in the window.
+            # What could not be sent for want of a connection.
             self._send_all()
             if self._executor() is None or crew.pool.closed:
                 if crew.pool.headcount == 0 and not crew.pool.counts()["queued"]:
@@ -95,17 +86,10 @@ class Link:
                 self._fit()
 
     def _fit(self) -> None:
-        """Let the executor have as many threads as there may be calls on their way; in any thread."""
         executor = self._executor()
-        if executor is None:
-            return
-        with self._fitting:
-            most = self._pace.calls(self.width, monotonic())
-            settings = executor._settings
-            if (settings.max_workers, settings.min_workers) == (most, self.width):
-                return
-            spare = min(settings.min_spare_workers, most)
-            executor.resize(max_workers=most, min_workers=self.width, min_spare_workers=spare)
+        if executor is not None and executor._settings.max_workers != self.width:
+            spare = min(executor._settings.min_spare_workers, self.width)
+            executor.resize(max_workers=self.width, min_workers=self.width, min_spare_workers=spare)
 
     def values(self, context: Context | None = None) -> dict[str, Any]:
         """Return the values of the context variables that go along: those in a context, or those of the caller."""
@@ -128,31 +112,20 @@ class Link:
         self.check(fn)
         fn, args, kwargs, context = out_of_context(fn, args, kwargs)
         packed = packed_call(fn, args, kwargs, self.values(context))
-        name = called_name(fn)
-        now = monotonic()
-        self._pace.expect(name, now)
-        executor = self._executor()
-        if executor is not None and executor._settings.max_workers > self._pace.calls(self.width, now):
-            self._fit()
-        return functools.partial(self._call, fn, name, packed)
+        return functools.partial(self._call, fn, called_name(fn), packed)
 
     def _call(self, fn: Callable[..., Any], name: str, packed: Packed) -> Any:
         # `fn` is for those who ask what runs.
         return self.result_of(name, self.send(name, packed))
 
-    def send(self, name: str, packed: Packed, alone: bool = False) -> Outcome:
-        """Have a packed call made, in a task of the cluster's `alone` or with others; wait for its outcome."""
-        if self.client.status == "closed":
-            raise BrokenExecutor(f"{name} was not run: the client is closed")
-        parcel = Parcel(name, packed, alone or bool(packed.parts))
-        # In this order: the loop's thread lowers the flag before it looks into the outbox.
+    def send(self, name: str, packed: Packed) -> Outcome:
+        """Have a packed call made; wait for its outcome."""
+        parcel = Parcel(name, packed)
         self._outbox.append(parcel)
-        if not self._rung:
-            self._rung = True
-            try:
-                self.client.loop.add_callback(self._send_all)
-            except RuntimeError as error:
-                raise BrokenExecutor(f"{name} was not run: the client is closed") from error
+        try:
+            self.client.loop.add_callback(self._send_all)
+        except RuntimeError as error:
+            raise BrokenExecutor(f"{name} was not run: the client is closed") from error
         patience = LOOK
         while patience != GOING:
             # The loop of a client that is closed stops, and leaves what it was to do undone.
@@ -186,9 +159,7 @@ class Link:
             elsewhere = "on no known worker"
         now = monotonic()
         there = [
-            (parcel, f"on {places[shipment.key]}" if shipment.key in places else elsewhere)
-            for shipment in list(self._shipments.values())
-            for parcel in list(shipment.parcels)
+            (parcel, f"on {places[key]}" if key in places else elsewhere) for key, parcel in list(self._parcels.items())
         ]
         here = [(parcel, "not on its way yet") for parcel in list(self._outbox)]
         return [f"{parcel.name}, sent {now - parcel.since:.1f} s ago, {place}" for parcel, place in there + here]
@@ -198,7 +169,6 @@ class Link:
         try:
             if not self._rerun:
                 await self.client.register_plugin(AtMostOnce())
-            self.client.subscribe_topic(self._topic, self._tell)
         except Exception as error:
             if connection is self.client.scheduler_comm:
                 while self._outbox:
@@ -210,7 +180,6 @@ class Link:
         self._send_all()
 
     def _send_all(self) -> None:
-        self._rung = False
         if not self._outbox:
             return
         if self.client.status == "closed":
@@ -226,109 +195,42 @@ class Link:
             if self._joining is None:
                 self._joining = asyncio.get_running_loop().create_task(self._join_again(connection))
             return
-        while self._outbox and len(self._shipments) < self.width:
-            shipment = Shipment(f"{self._topic}-{next(self._numbers)}", self._next_parcels())
-            self._shipments[shipment.key] = shipment
-            making = asyncio.get_running_loop().create_task(self._make(shipment))
+        while self._outbox:
+            parcel = self._outbox.popleft()
+            key = f"{self._prefix}-{next(self._numbers)}"
+            self._parcels[key] = parcel
+            making = asyncio.get_running_loop().create_task(self._make(key, parcel))
             self._following.add(making)
             making.add_done_callback(self._following.discard)
 
-    def _next_parcels(self) -> list[Parcel]:
-        """Take the next call from the outbox, and with it what follows as long as all are known to be short."""
-        most = ceil(len(self._outbox) / self.width)
-        parcels = [self._outbox.popleft()]
-        seconds = None if parcels[0].alone else self._pace.time(parcels[0].name)
-        size = len(parcels[0].packed.data)
-        while seconds is not None and self._outbox and len(parcels) < most:
-            parcel = self._outbox[0]
-            more = self._pace.time(parcel.name)
-            size += len(parcel.packed.data)
-            if parcel.alone or more is None or seconds + more > TARGET or size > LARGE:
-                break
-            seconds += more
-            parcels.append(self._outbox.popleft())
-        return parcels
-
-    async def _make(self, shipment: Shipment) -> None:
+    async def _make(self, key: str, parcel: Parcel) -> None:
+        parts: list[asyncio.Task[Any]] = []
         try:
-            # Only of a parcel that is alone.
-            for part in shipment.parcels[0].packed.parts:
-                shipment.parts.append(await self._scattered.take(part))
-            calls = [parcel.packed.data for parcel in shipment.parcels]
-            parts = [there.sending.result() for there in shipment.parts]
-            how = {"key": shipment.key, "pure": False, "retries": 0}
-            future = self.client.submit(perform, self._topic, shipment.key, calls, *parts, **how)
-            outcomes = await future.result()
+            for part in parcel.packed.parts:
+                parts.append(await self._scattered.take(part))
+            there = (sending.result() for sending in parts)
+            future = self.client.submit(perform, parcel.packed.data, *there, key=key, pure=False, retries=0)
+            parcel.outcome.set_result(await future.result())
+        except Lost as error:
+            _lose(parcel, f"was lost with the worker {error}; it was tried once, and {NOT_AGAIN}")
         except KilledWorker as error:
             times = error.allowed_failures + 1
             tried = f"it was tried {times} {'time' if times == 1 else 'times'}"
-            self._fail(shipment, f"was lost with the worker {error.last_worker.address}; {tried}", error)
+            _lose(parcel, f"was lost with the worker {error.last_worker.address}; {tried}", error)
         except (asyncio.CancelledError, CancelledError) as error:
             # `distributed` cancels futures when the client is closed, when the connection is lost, and when data is.
-            if all(there.good() for there in shipment.parts) or self.client.status != "running":
-                self._fail(shipment, f"was given up by the cluster's client: {error}", error)
+            if all(map(good, parts)) or self.client.status != "running":
+                _lose(parcel, f"was given up by the cluster's client: {error}", error)
             elif self._rerun:
-                self._take_back(shipment, 0)
-                self._close(shipment)
+                self._outbox.append(parcel)
+                self._send_all()
             else:
                 lost = "was lost with the only worker that had a large argument of it; it"
-                self._fail(shipment, f"{lost} {NOT_AGAIN}", error)
+                _lose(parcel, f"{lost} {NOT_AGAIN}", error)
         except BaseException as error:
-            self._fail(shipment, f"could not be made: {error!r}", error)
-        else:
-            if outcomes and outcomes[0][0] == LOST:
-                self._fail(shipment, _loss(outcomes[0][1]))
-                return
-            try:
-                self._end_first(shipment, outcomes)
-                self._take_back(shipment, len(outcomes))
-            finally:
-                self._close(shipment)
-            self._fit()
-
-    def _end_first(self, shipment: Shipment, outcomes: list[Outcome]) -> None:
-        now = monotonic()
-        for parcel, outcome in zip(shipment.parcels, outcomes, strict=False):
-            if parcel.outcome.done():
-                continue
-            if not parcel.alone:
-                # Where results are large, sharing a task saves nothing.
-                self._pace.note(parcel.name, outcome[2] if len(outcome[1]) < SMALL else HANDED_BACK, now)
-            parcel.outcome.set_result(outcome)
-
-    def _told(self, message: dict[str, Any]) -> None:
-        shipment = self._shipments.get(message["key"])
-        if shipment is None:
-            return
-        begun = message.get("begun")
-        if begun is None:
-            self._fail(shipment, _loss(message["worker"]))
-            return
-        self._end_first(shipment, message["outcomes"])
-        if begun > len(message["outcomes"]):
-            self._pace.note(shipment.parcels[begun - 1].name, HANDED_BACK, monotonic())
-        self._take_back(shipment, begun)
-        self._fit()
-        self._send_all()
-
-    def _take_back(self, shipment: Shipment, begun: int) -> None:
-        """Put what has not begun at the head of the outbox."""
-        back = shipment.parcels[begun:]
-        del shipment.parcels[begun:]
-        self._outbox.extendleft(reversed(back))
-
-    def _fail(self, shipment: Shipment, told: str, cause: BaseException | None = None) -> None:
-        for parcel in shipment.parcels:
-            _lose(parcel, told, cause)
-        self._close(shipment)
-
-    def _close(self, shipment: Shipment) -> None:
-        """Let a shipment go, and the next one take its place."""
-        if self._shipments.pop(shipment.key, None) is None:
-            return
-        for there in shipment.parts:
-            self._scattered.leave(there)
-        self._send_all()
+            _lose(parcel, f"could not be made: {error!r}", error)
+        finally:
+            self._parcels.pop(key, None)
 
     def part(self) -> None:
         """Part from the cluster; not in the thread of the loop."""
@@ -338,25 +240,12 @@ class Link:
             self.closed = True
             if self.client.status == "running":
                 with suppress(Exception):
-                    self.client.unsubscribe_topic(self._topic)
-                    self.client.loop.add_callback(self._scattered.there.clear)
+                    self.client.loop.add_callback(self._scattered.sweep, 0.0)
             if self._owned:
                 self.client.close()
 
 
-def _tell(link: weakref.ref[Link], event: tuple[float, dict[str, Any]]) -> None:
-    found = link()
-    if found is not None:
-        found._told(event[1])
-
-
-def _loss(worker: str) -> str:
-    return f"was lost with the worker {worker}; it was tried once, and {NOT_AGAIN}"
-
-
 def _lose(parcel: Parcel, told: str, cause: BaseException | None = None) -> None:
-    # As in `_end_first`: in the loop's thread only, so that a parcel has one end.
-    if not parcel.outcome.done():
-        error = BrokenExecutor(f"{parcel.name} {told}")
-        error.__cause__ = cause
-        parcel.outcome.set_exception(error)
+    error = BrokenExecutor(f"{parcel.name} {told}")
+    error.__cause__ = cause
+    parcel.outcome.set_exception(error)

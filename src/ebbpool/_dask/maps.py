@@ -10,13 +10,14 @@ from time import perf_counter
 from typing import Any, Final
 
 from ebbpool._core.accel import ExecutorCore
-from ebbpool._dask.pace import TARGET
 from ebbpool._dask.packing import LARGE, Packed, Part, culprit
 from ebbpool._dask.remote import RAISED, Failed, Ready, Slot, apply, brief, dumps
 from ebbpool._maps.items import Batch, Failure, Unclaimed
 from ebbpool._maps.map_run import MapRun
 from ebbpool._pool.running import called_name
 
+TARGET: Final = 0.05
+"""Seconds that a chunk should take: so long that what a task of the cluster costs does not matter."""
 GROWTH: Final = 16
 """How many times larger than the largest so far a chunk may be."""
 
@@ -57,18 +58,11 @@ class ClusterRun(MapRun):
         self._packed: Slot | Ready = Slot(0) if large else Ready(packed)
 
     def read(self, source: Iterator[Any], room: int | None) -> None:
-        """Read on, or without a limit all at once, so that chunks are large; `insist` raises an error of the input."""
+        """Read on, or without a limit all at once, so that chunks are large."""
         if room is None:
             self.read_all(source)
-            return
-        try:
+        else:
             super().read(source, room)
-        except Exception as error:
-            if self.unclaimed and not self._recruit() and self.refusal is not None:
-                self.fail(self.refusal)
-            # Without our two frames, which hold the map that holds the error.
-            ours = error.__traceback__ and error.__traceback__.tb_next
-            self.refusal = error.with_traceback(ours and ours.tb_next)
 
     def _hand_in(self, executor: Any) -> Future[None]:
         # Not as the executor takes calls in: this one runs here.
@@ -109,7 +103,7 @@ class ClusterRun(MapRun):
         if not self._spread:
             items = [(item,) for item in items]
         try:
-            outcome = self._link.send(self._name, self._call_with(items), alone=True)
+            outcome = self._link.send(self._name, self._call_with(items))
             results = self._link.result_of(self._name, outcome)
         except BaseException as error:
             self.fail(Failure(error).error)

@@ -29,6 +29,7 @@ RETRIED: Final = 0.5
 ATTEMPTS: Final = 3
 """How often it is sent at most."""
 _logger = logging.getLogger("concurrent.futures")
+Sending = asyncio.Task[Any]
 
 
 class Part:
@@ -105,81 +106,60 @@ def culprit(named: list[tuple[str, Any]], values: dict[str, Any], whole: str, er
     return TypeError(f"{whole} cannot be pickled: {error}")
 
 
-@dataclass(slots=True, eq=False)
-class There:
-    """A part that is on the cluster, or on its way."""
-
-    size: int
-    sending: asyncio.Task[Any]
-    users: int = 0
-    used: float = field(default_factory=monotonic)
-
-    def good(self) -> bool:
-        if not self.sending.done():
-            return True
-        if self.sending.cancelled() or self.sending.exception() is not None:
-            return False
-        # "lost" when the only worker that had it is, "cancelled" when the connection is.
-        return bool(self.sending.result().status == "finished")
-
-
 class Scattered:
     """The parts that a client has sent. All of this is for the thread of the client's loop."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self.there: dict[str, There] = {}
+        self._there: dict[str, tuple[Sending, int, float]] = {}
+        """By their digests, the one that was used last at the end: what sends it, its size, and when it was used."""
 
-    async def take(self, part: Part) -> There:
-        """Send a part, unless it is there. Then `leave` is due."""
-        there = self.there.get(part.digest)
-        if there is None or not there.good():
-            there = There(len(part.packed), asyncio.get_running_loop().create_task(self._send(part)))
-            self.there[part.digest] = there
-        there.users += 1
-        try:
-            # Shielded: others may wait for it, too.
-            await asyncio.shield(there.sending)
-        except BaseException:
-            self.leave(there)
-            raise
-        return there
-
-    def leave(self, there: There) -> None:
-        there.users -= 1
-        there.used = monotonic()
+    async def take(self, part: Part) -> Sending:
+        """Send a part, unless it is there. It stays there for as long as what this returns."""
+        sending, *_ = self._there.pop(part.digest, (None,))
+        if sending is None or not good(sending):
+            sending = asyncio.get_running_loop().create_task(self._send(part))
+        self._there[part.digest] = sending, len(part.packed), monotonic()
         self.sweep()
+        # Shielded: others may wait for it, too.
+        await asyncio.shield(sending)
+        return sending
 
-    def sweep(self) -> None:
-        """Let go what no call under way has: what is old, and the oldest of what is too much."""
-        idle = [digest for digest, there in self.there.items() if there.users == 0 and there.sending.done()]
-        idle.sort(key=lambda digest: self.there[digest].used)
-        size = sum(self.there[digest].size for digest in idle)
-        for digest in idle:
-            there = self.there[digest]
-            if there.good() and size <= KEPT and monotonic() - there.used < KEPT_FOR:
+    def sweep(self, kept_for: float = KEPT_FOR) -> None:
+        """Let go what is old, and the oldest of what is too much; calls keep what they have."""
+        size = sum(size for _, size, _ in self._there.values())
+        for digest, (_, its_size, used) in list(self._there.items()):
+            if size <= KEPT and monotonic() - used < kept_for:
                 break
-            size -= there.size
-            del self.there[digest]
+            size -= its_size
+            del self._there[digest]
 
     async def _send(self, part: Part) -> Any:
         # By a name of its own each time: what was lost under a name is lost.
         key = f"ebbpool-part-{part.digest}-{uuid.uuid4().hex}"
         began = monotonic()
-        attempts = 1
+        left = ATTEMPTS
         while True:
+            left -= 1
             try:
                 sent = await self._client.scatter({key: part.packed}, hash=False, timeout=PATIENCE)
                 break
             except OSError:
                 # The worker that it was sent to is gone; the next one is another.
-                if attempts == ATTEMPTS:
+                if not left:
                     raise
-                attempts += 1
                 await asyncio.sleep(RETRIED)
         told = "%s was sent to the cluster, once for all calls that have it: %d bytes in %.2f s"
         _logger.debug(told, part.name, len(part.packed), monotonic() - began)
         return sent[key]
+
+
+def good(sending: Sending) -> bool:
+    """Return whether a part is there, or on its way."""
+    if not sending.done():
+        return True
+    # "lost" when the only worker that had it is, "cancelled" when the connection is.
+    return not sending.cancelled() and sending.exception() is None and sending.result().status == "finished"
 
 
 @dataclass(slots=True, eq=False)
@@ -188,15 +168,5 @@ class Parcel:
 
     name: str
     packed: Packed
-    alone: bool
     since: float = field(default_factory=monotonic)
     outcome: Future[Outcome] = field(default_factory=Future)
-
-
-@dataclass(slots=True, eq=False)
-class Shipment:
-    """One task of the cluster's, and the calls that it makes."""
-
-    key: str
-    parcels: list[Parcel]
-    parts: list[There] = field(default_factory=list)

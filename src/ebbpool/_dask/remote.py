@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import io
 import pickle
-import threading
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from time import perf_counter
@@ -17,25 +13,18 @@ from typing import Any, Final
 
 import cloudpickle
 from dask._task_spec import Task
-from distributed import SchedulerPlugin, get_worker
-
-from ebbpool._pool.spill import Spillable
+from distributed import SchedulerPlugin
 
 ONCE: Final = "ebbpool_once"
-"""What the keys of calls that must not be made again begin with; then comes the topic, then a number."""
+"""What the keys of calls that must not be made again begin with; then comes what is the executor's own."""
 OK: Final = 0
 RAISED: Final = 1
-LOST: Final = 2
 
-HANDED_BACK: Final = 0.05
-"""Seconds after which calls that share a task of the cluster's with one that takes its time are handed back."""
-TOLD: Final = 64 << 10
-"""Bytes of outcomes that are sent with what is handed back."""
 TEXT: Final = 20_000
 """How many characters of a traceback are sent."""
 
 Outcome = tuple[int, Any, float]
-"""Whether it was well, the pickled result or error (the worker's address for LOST), and the seconds it took."""
+"""Whether it was well, the pickled result or error, and the seconds it took."""
 
 
 class RemoteTraceback(Exception):
@@ -52,15 +41,6 @@ class Slot:
     index: int
 
 
-class _ByValue(cloudpickle.Pickler):
-    """Writes functions out whole that are decorated with a mark, whose name stands for the mark."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is Spillable:
-            return Spillable, (obj.fn,)
-        return super().reducer_override(obj)
-
-
 def dumps(value: Any) -> bytes:
     """Return the pickle of a value; functions that a worker could not import are written out whole."""
     try:
@@ -69,54 +49,15 @@ def dumps(value: Any) -> bytes:
         data = b""
     if data and b"__main__" not in data:
         return data
-    out = io.BytesIO()
-    _ByValue(out, pickle.HIGHEST_PROTOCOL).dump(value)
-    return out.getvalue()
+    packed: bytes = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    return packed
 
 
 loads = pickle.loads
 
 
-def perform(topic: str, key: str, calls: list[bytes], *parts: bytes) -> list[Outcome]:
-    """Make the calls that `calls` are the pickles of, one after the other; return their outcomes. It never raises.
-
-    If one takes long, those behind it are handed back: their outcomes are missing then. This is told under `topic`,
-    with the outcomes of those before it.
-    """
-    if len(calls) == 1:
-        return [_made(calls[0], parts)]
-    outcomes: list[Outcome] = []
-    waiting = deque(calls)
-    clock = threading.Timer(HANDED_BACK, _hand_back, (get_worker(), topic, key, waiting, outcomes, len(calls)))
-    clock.daemon = True
-    # One is made here in any case, however late the clock finds this thread.
-    call = waiting.popleft()
-    clock.start()
-    with suppress(IndexError):
-        while True:
-            outcomes.append(_made(call, parts))
-            call = waiting.popleft()
-    clock.cancel()
-    return outcomes
-
-
-def _hand_back(worker: Any, topic: str, key: str, waiting: deque[bytes], outcomes: list[Outcome], begun: int) -> None:
-    # Each call is taken from one end by the thread that makes them, or from the other end here.
-    with suppress(IndexError):
-        while True:
-            waiting.pop()
-            begun -= 1
-    told: list[Outcome] = []
-    size = 0
-    for outcome in list(outcomes):
-        size += len(outcome[1])
-        if size > TOLD:
-            break
-        told.append(outcome)
-    worker.log_event(topic, {"key": key, "begun": begun, "outcomes": told})
-
-
-def _made(call: bytes, parts: tuple[bytes, ...]) -> Outcome:
+def perform(call: bytes, *parts: bytes) -> Outcome:
+    """Make the call that `call` is the pickle of; return its outcome. It never raises."""
     began = perf_counter()
     try:
         fn, args, kwargs, values = loads(call)
@@ -138,9 +79,13 @@ def _filled(value: Any, large: list[Any]) -> Any:
     return large[value.index] if type(value) is Slot else value
 
 
-def lost(worker: str) -> list[Outcome]:
-    """Stand in for calls that must not be made again."""
-    return [(LOST, worker, 0.0)]
+class Lost(Exception):
+    """A call that must not be made again was lost with the worker that this names."""
+
+
+def raise_lost(worker: str) -> None:
+    """Stand in for such a call."""
+    raise Lost(worker)
 
 
 def variable(name: str) -> ContextVar[Any]:
@@ -285,7 +230,8 @@ class AtMostOnce(SchedulerPlugin):
                 if worker in self._scheduler.workers:
                     # This one is alive. So the lost one had stolen the call, which the scheduler does not report.
                     worker = "that had taken it over"
-                task.run_spec = Task(key, lost, worker)
-                # Told at once, because there may be no worker left that could run what stands in.
-                topic = key.rsplit("-", 1)[0]
-                self._scheduler.log_event(topic, {"key": key, "worker": worker})
+                task.run_spec = Task(key, raise_lost, worker)
+                # Told as well, because there may be no worker left that could run what stands in. Later, or what the
+                # scheduler itself tells of this step would take it back.
+                told = {"op": "task-erred", "key": key, "exception": dumps(Lost(worker))}
+                self._scheduler.loop.add_callback(self._scheduler.report, told, task)
