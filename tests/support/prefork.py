@@ -23,7 +23,7 @@ import pytest
 
 from ebbpool._prefork import bind as binding  # noqa: F401  (for tests of what is inside)
 from ebbpool._prefork import child as child
-from ebbpool._prefork import makers as makers
+from ebbpool._prefork import template as template
 from ebbpool._prefork import watchdog
 from support.common import TIMEOUT, environment, eventually
 

@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from ebbpool._stdio import Bell
 
-FROM_THE_PARENT: Final = tuple(
-    getattr(signal, name)
-    for name in ("SIGBREAK", "SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGTTIN", "SIGTTOU")
-    if hasattr(signal, name)
+FROM_THE_PARENT: Final = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT),
+    *(signal.SIGTERM, signal.SIGTTIN, signal.SIGTTOU),
 )
 """Signals that mean something to the parent. They may come to the whole process group."""
 
@@ -22,9 +21,6 @@ FROM_THE_PARENT: Final = tuple(
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
     """Block the parent's signals, so that a new process, which inherits the mask, gets none before it handles them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FROM_THE_PARENT)
     try:
         yield
@@ -91,5 +87,4 @@ def _in_fork() -> None:
         _unblock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_unblock, after_in_child=_in_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_unblock, after_in_child=_in_fork)

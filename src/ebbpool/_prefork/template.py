@@ -1,8 +1,8 @@
-"""What makes the children of `ebbpool.prefork`: a template that forks them or, where nothing can be forked, a spawner.
+"""The template, which forks the children of `ebbpool.prefork`.
 
-The template is a process with one thread, which imports once and forks every child. Its parent starts it in a new
-interpreter, so it has no thread of the parent's, and asks it for children on a Unix socket. It tells the parent the
-process id and the end of each; it ends when the parent does.
+It is a process with one thread, which imports once and forks every child. Its parent starts it in a new interpreter, so
+it has no thread of the parent's, and asks it for children on a Unix socket. It tells the parent the process id and the
+end of each; it ends when the parent does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import spawn
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Final, TypeAlias
 
@@ -33,8 +33,8 @@ OURS: Final = ("ebbpool.socketserver", "ctypes")
 """What every template imports: pools use ctypes. None of it starts a thread, and none of it is user code."""
 
 Work: TypeAlias = Callable[[socket.socket, int, socket.socket], object]
-"""What a child does: picklable, called with its listener, its number, and its end of the line to the parent."""
-News: TypeAlias = tuple[int, int | None, int | Exception | None]
+"""What a child does: picklable, called with the listener, its number, and its end of the line to the parent."""
+News: TypeAlias = tuple[int, int | None, int | OSError | None]
 """The serial of a child, and its process id; or how it ended: its exit code, or why it could not be started."""
 
 
@@ -44,46 +44,43 @@ class Template:
     It imports the main module, that of `work` and those of `preload`; with None each child does that for itself.
     """
 
-    def __init__(self, work: Work, preload: Sequence[str] | None) -> None:
+    def __init__(self, work: Work, preload: Sequence[str] | None, listener: socket.socket) -> None:
         self.alive = True  # as far as `news` has told
         data: dict[str, Any] = spawn.get_preparation_data("ebbpool-prefork-template")
         data["authkey"] = bytes(data["authkey"])
         own = {key: data.pop(key) for key in list(data) if key.startswith("init_main_")}
-        self._link, theirs = Pipe()
+        # `Connection` frames messages, and the socket carries descriptors: both use the one descriptor.
+        self._socket, theirs = socket.socketpair()
+        self.link = Connection(self._socket.fileno())
         try:
             with theirs, blocked():
-                link = theirs.fileno()
-                code = f"import sys; sys.path[:] = {data['sys_path']!a}; from {__name__} import main; main({link})"
+                passed = theirs.fileno(), listener.fileno()
+                code = f"import sys; sys.path[:] = {data['sys_path']!a}; from {__name__} import main; main{passed}"
                 *command, _, _ = spawn.get_command_line()
-                self._process = subprocess.Popen([*command, code], pass_fds=[link])
+                self._process = subprocess.Popen([*command, code], pass_fds=passed)
             self._ask((data, own, preload, pickle.dumps(work)))
         except BaseException:
-            self._link.close()
+            self.forsake()
             raise
 
-    def start(self, serial: int, number: int, *sockets: socket.socket) -> None:
+    def start(self, serial: int, number: int, line: socket.socket) -> None:
         """Have child `number` started; `news` tells under its serial what has become of it."""
-        self._ask((serial, number), sockets)
+        self._ask((serial, number), line.fileno())
 
-    def _ask(self, message: object, sockets: Sequence[socket.socket] = ()) -> None:
+    def _ask(self, message: object, *descriptors: int) -> None:
         # That it has ended is told by `news`.
         with contextlib.suppress(ConnectionError):
-            self._link.send(message)
-            if sockets:
-                with socket.socket(fileno=os.dup(self._link.fileno())) as through:
-                    socket.send_fds(through, [b"d"], [each.fileno() for each in sockets])
-
-    def sources(self) -> list[Any]:
-        """Return what can be waited for: it can be read when there are news."""
-        return [self._link] if self.alive else []
+            self.link.send(message)
+            if descriptors:
+                socket.send_fds(self._socket, [b"d"], descriptors)
 
     def news(self) -> Iterator[News]:
         """Yield what has happened, without waiting."""
         while self.alive:
             try:
-                if not self._link.poll():
+                if not self.link.poll():
                     return
-                what = self._link.recv()
+                what = self.link.recv()
             except (EOFError, OSError):
                 self.alive = False
             else:
@@ -98,62 +95,17 @@ class Template:
         self._process.kill()
 
     def forsake(self) -> None:
-        """Close the link in a process that was forked from this one."""
-        self._link.close()
+        """Close the link; in a process that was forked from this one that is all there is to do."""
+        self._socket.detach()
+        self.link.close()
 
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._link.close()
+        self.forsake()
 
 
-class Starter:
-    """Starts each child itself, by multiprocessing's `method`, and tells of them as a `Template` does; never ends."""
-
-    def __init__(self, method: str, work: Work) -> None:
-        self.alive = True
-        self._context: Any = multiprocessing.get_context(method)
-        self._work = work
-        self._children: dict[int, BaseProcess] = {}
-        self._new: list[News] = []
-
-    def start(self, serial: int, number: int, listener: socket.socket, line: socket.socket) -> None:
-        flush_or_discard(sys.stdout, sys.stderr)
-        name = f"ebbpool-prefork-{number}"
-        process = self._context.Process(target=self._work, args=(listener, number, line), name=name, daemon=False)
-        try:
-            with blocked():
-                process.start()
-        except OSError as error:
-            self._new.append((serial, None, error))
-        else:
-            self._children[serial] = process
-            self._new.append((serial, process.pid, None))
-
-    def sources(self) -> list[Any]:
-        return [process.sentinel for process in self._children.values()]
-
-    def news(self) -> Iterator[News]:
-        yield from self._new
-        self._new.clear()
-        for serial, process in list(self._children.items()):
-            if process.exitcode is not None:
-                yield serial, None, process.exitcode
-                del self._children[serial]
-                process.close()
-
-    def nothing(self) -> None:
-        """Do nothing: no process between this one and the children has to be killed or left."""
-
-    kill = forsake = nothing
-
-    def close(self) -> None:
-        """Wait for the end of the children, which have been killed if there are any."""
-        for process in self._children.values():
-            process.join()
-
-
-def main(descriptor: int) -> None:
+def main(descriptor: int, listener: int) -> None:
     """Run a template, in the main thread of a new interpreter, until its parent ends."""
     os.set_inheritable(descriptor, False)
     link = Connection(descriptor)
@@ -172,7 +124,7 @@ def main(descriptor: int) -> None:
     with contextlib.suppress(EOFError, OSError):
         if others:
             link.send(", ".join(others))
-        _fork(link, Starter("fork", call))
+        _fork(link, call, _socket(listener))
     os._exit(0)
 
 
@@ -191,8 +143,10 @@ def _prepare_and_run(data: dict[str, Any], work: bytes, *arguments: object) -> N
     _prepared(data, work)(*arguments)
 
 
-def _fork(link: Connection, starter: Starter) -> None:
+def _fork(link: Connection, call: Work, listener: socket.socket) -> None:
     """Fork children until the parent is gone, which is an error: EOFError or OSError."""
+    context: Any = multiprocessing.get_context("fork")
+    children: dict[int, BaseProcess] = {}
     signals = OwnSignals([signal.SIGCHLD], link.close)
     signals.install()
     while True:
@@ -201,20 +155,32 @@ def _fork(link: Connection, starter: Starter) -> None:
         if asked:
             serial, number = link.recv()
             with socket.socket(fileno=os.dup(link.fileno())) as through:
-                _, (listener, line), _, _ = socket.recv_fds(through, 1, 2)
-            with _socket(listener, 0) as listening, _socket(line, None) as telling:
-                starter.start(serial, number, listening, telling)
-        for news in starter.news():
-            link.send(news)
+                _, (descriptor,), _, _ = socket.recv_fds(through, 1, 1)
+            flush_or_discard(sys.stdout, sys.stderr)
+            with _socket(descriptor) as line:
+                name = f"ebbpool-prefork-{number}"
+                process = context.Process(target=call, args=(listener, number, line), name=name, daemon=False)
+                try:
+                    with blocked():
+                        process.start()
+                except OSError as error:
+                    link.send((serial, None, error))
+                else:
+                    children[serial] = process
+                    link.send((serial, process.pid, None))
+        for serial, process in list(children.items()):
+            if process.exitcode is not None:
+                link.send((serial, None, process.exitcode))
+                children.pop(serial).close()
 
 
-def _socket(descriptor: int, timeout: float | None) -> socket.socket:
-    """Return a socket that has `timeout` from the start, for other processes share the descriptor of a listener."""
+def _socket(descriptor: int) -> socket.socket:
+    """Return a socket that does not block, from the start: other processes share the descriptor of a listener."""
     # PyPy makes the descriptor blocking for all of them when it makes a socket of it, and one that is about to accept a
     # connection that another one takes would hang.
     os.set_inheritable(descriptor, False)
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(timeout)
+    socket.setdefaulttimeout(0)
     try:
         return socket.socket(fileno=descriptor)
     finally:
