@@ -58,12 +58,12 @@ if not hasattr(os, "fork"):
 from ebbpool._checks import above_zero, seconds, whole
 from ebbpool._interpreter import available_cpus
 from ebbpool._prefork.bind import Bind, listening, shown
-from ebbpool._prefork.child import Child, Server, log, main
+from ebbpool._prefork.child import Child, log, main
 from ebbpool._prefork.parent import Parent
 from ebbpool._prefork.watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Limits
 from ebbpool._stdio import unhindered
 
-__all__ = ["NEVER_STARTED", "STOPPED", "UNFINISHED", "Bind", "Child", "Server", "run"]
+__all__ = ["NEVER_STARTED", "STOPPED", "UNFINISHED", "Bind", "Child", "run"]
 
 
 def run(

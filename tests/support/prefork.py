@@ -33,7 +33,7 @@ LIMIT = 30.0
 
 class Report(NamedTuple):
     event: str
-    level: str
+    level: int
     fields: dict[str, object]
 
 
@@ -64,7 +64,7 @@ class World:
         assert serial in self.running and serial not in self.killed
         self.killed.append(serial)
 
-    def report(self, event: str, serial: int | None, level: str, fields: dict[str, object]) -> None:
+    def report(self, level: int, event: str, serial: int | None, **fields: object) -> None:
         self.reports.append(Report(event, level, fields))
 
     def tell(self, event: str, *about: object) -> World:

@@ -18,12 +18,15 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from queue import SimpleQueue
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._frames import stacks
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
 from ebbpool._prefork.watchdog import Limits
 from ebbpool._stdio import flush_or_discard, last_words, unhindered
+
+if TYPE_CHECKING:
+    from socketserver import BaseServer
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
 
@@ -36,22 +39,6 @@ LAST_WORD: Final = 1.0
 """Seconds for which a child outlives its deadline, so that its parent, if it has one, ends it first."""
 PATIENCE: Final = 0.9
 """Share of the time left that a server gets to finish, so that it can still report what it could not finish."""
-
-
-class Server(Protocol):
-    """The part of a server that `Child.serve` needs: socketserver's servers, and those of ebbpool, have it."""
-
-    def serve_forever(self, poll_interval: float = ...) -> None:
-        """Serve until `shutdown` is called."""
-
-    def shutdown(self) -> None:
-        """Make `serve_forever` return."""
-
-    def server_close(self) -> None:
-        """Close the server, and wait for what it has begun."""
-
-    def service_actions(self) -> None:
-        """Do what there is to do once in each turn of the loop, which calls this."""
 
 
 class Child:
@@ -105,12 +92,11 @@ class Child:
         """
         self._callbacks.put(callback)
 
-    def serve(self, server: Server) -> None:
+    def serve(self, server: BaseServer) -> None:
         """Run `server` until this process is to stop, then close it, within the deadline.
 
-        The server is one of `socketserver`'s kind. The heartbeat comes from its loop, which has to call
-        `service_actions` in each turn, as the standard library's does. If it has a `shutdown_timeout`, in seconds,
-        that is lowered to what is left of the deadline.
+        The heartbeat comes from the server's loop, which has to call `service_actions` in each turn, as the standard
+        library's does. If it has a `shutdown_timeout`, in seconds, that is lowered to what is left of the deadline.
 
         Raises:
             TimeoutError: From the server: handlers were still running at its time-out.

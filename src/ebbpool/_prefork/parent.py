@@ -105,7 +105,7 @@ class Parent:
                 child.ended = ended
                 if pid is not None:
                     child.pid = pid
-                    self.report("child_started", serial, "info", {"number": child.number})
+                    self.report(logging.INFO, "child_started", serial, number=child.number)
                     if child.doomed:
                         self._end(child)
 
@@ -180,7 +180,6 @@ class Parent:
             # It has not come that far: what the template imports is stuck, or all is to end.
             child.template.kill()
 
-    def report(self, event: str, serial: int | None, level: str, fields: dict[str, object]) -> None:
+    def report(self, level: int, event: str, serial: int | None, **fields: object) -> None:
         """Log an event, with the process id of the child that it is about, or of this process."""
-        about = {} if serial is None else {"pid": self._processes[serial].pid}
-        log(logging.getLevelNamesMapping()[level.upper()], event, **about | fields)
+        log(level, event, **({} if serial is None else {"pid": self._processes[serial].pid}), **fields)

@@ -46,9 +46,10 @@ class Template:
 
     def __init__(self, work: Work, preload: Sequence[str] | None, listener: socket.socket) -> None:
         self.alive = True  # as far as `news` has told
-        data: dict[str, Any] = spawn.get_preparation_data("ebbpool-prefork-template")
+        data: dict[str, Any] = spawn.get_preparation_data("")
+        # A child would take this name for its own.
+        del data["name"]
         data["authkey"] = bytes(data["authkey"])
-        own = {key: data.pop(key) for key in list(data) if key.startswith("init_main_")}
         # `Connection` frames messages, and the socket carries descriptors: both use the one descriptor.
         self._socket, theirs = socket.socketpair()
         self.link = Connection(self._socket.fileno())
@@ -58,7 +59,7 @@ class Template:
                 code = f"import sys; sys.path[:] = {data['sys_path']!a}; from {__name__} import main; main{passed}"
                 *command, _, _ = spawn.get_command_line()
                 self._process = subprocess.Popen([*command, code], pass_fds=passed)
-            self._ask((data, own, preload, pickle.dumps(work)))
+            self._ask((data, preload, pickle.dumps(work)))
         except BaseException:
             self.forsake()
             raise
@@ -84,10 +85,7 @@ class Template:
             except (EOFError, OSError):
                 self.alive = False
             else:
-                if isinstance(what, str):
-                    log(logging.WARNING, "template_threads", pid=self._process.pid, threads=what)
-                else:
-                    yield what
+                yield what
 
     def kill(self) -> None:
         """Kill the process; its children live on."""
@@ -109,21 +107,20 @@ def main(descriptor: int, listener: int) -> None:
     """Run a template, in the main thread of a new interpreter, until its parent ends."""
     os.set_inheritable(descriptor, False)
     link = Connection(descriptor)
-    data, own, preload, work = link.recv()
+    data, preload, work = link.recv()
     for name in OURS:
         importlib.import_module(name)
     if preload is None:
-        spawn.prepare(data)
-        call = functools.partial(_prepare_and_run, own, work)
+        call = functools.partial(_prepare_and_run, data, work)
     else:
-        call = _prepared(data | own, work)
+        call = _prepared(data, work)
         for name in preload:
             importlib.import_module(name)
     others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if others:
+        log(logging.WARNING, "template_threads", threads=", ".join(others))
     # The parent's end, closed, is noticed by the children themselves, which are not to be waited for.
     with contextlib.suppress(EOFError, OSError):
-        if others:
-            link.send(", ".join(others))
         _fork(link, call, _socket(listener))
     os._exit(0)
 
