@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 
 if os.name != "posix":
     pytest.skip("signals and process groups", allow_module_level=True)
+
+import resource
 
 from support.common import STACKS, TIMEOUT, eventually
 from support.prefork import Load, answer_on, is_gone, nobody_is_left, site
@@ -56,6 +59,20 @@ def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, pr
                     pass
         assert not any(isinstance(error, ConnectionRefusedError) for error in load.errors)
         assert len(load.errors) <= 3 * clients, "no more than what the dead had in hand"
+        assert running.stop() == STOPPED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits of another process cannot be set there")
+def test_a_parent_without_descriptors_goes_on_and_replaces_the_dead_once_it_can(tmp_path: Path) -> None:
+    with site(tmp_path) as running:
+        first, second = running.children()
+        soft, hard = resource.prlimit(running.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (4, hard))
+        os.kill(first, signal.SIGKILL)
+        running.await_event("start_failed", number=0)
+        assert running.ask() == second
+        resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        running.child(0, 2)
         assert running.stop() == STOPPED
 
 

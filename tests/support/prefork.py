@@ -22,10 +22,12 @@ from typing import NamedTuple, Self
 import pytest
 
 from ebbpool._prefork import bind as binding  # noqa: F401  (for tests of what is inside)
-from ebbpool._prefork import child as child
-from ebbpool._prefork import template as template
 from ebbpool._prefork import watchdog
 from support.common import TIMEOUT, environment, eventually
+
+if os.name == "posix":
+    from ebbpool._prefork import child as child
+    from ebbpool._prefork import template as template
 
 LIMIT = 30.0
 """Seconds: the time limits of a watchdog in a world without processes."""

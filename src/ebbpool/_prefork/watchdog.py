@@ -55,18 +55,15 @@ class Life:
 
     serial: int
     number: int
-    generation: int
     born: float
     deadline: float = math.inf
     phase: Phase = Phase.STARTING
-    ready_at: float | None = None
+    settled: float = math.inf  # when it will have served for long enough
+    stale: bool = False  # whether a reload is to replace it
 
     @property
     def live(self) -> bool:
         return self.phase in (Phase.STARTING, Phase.SERVING)
-
-    def has_proved_itself(self, now: float) -> bool:
-        return self.ready_at is not None and now >= self.ready_at + SETTLE
 
 
 OVERDUE: Final = {
@@ -95,7 +92,6 @@ class Watchdog:
         self._outcome = STOPPED
         self._stopping = False
         self._served = False
-        self._generation = 0
         self._reloading = False
         self._reload_failures = 0
         self._serial = 0
@@ -107,7 +103,7 @@ class Watchdog:
         life = self.lives[serial]
         if life.phase is Phase.STARTING:
             self._enter(life, Phase.SERVING, now)
-            life.ready_at = now
+            life.settled = now + SETTLE
             self._served = True
             self._report("child_ready", life, seconds=round(now - life.born, 3))
 
@@ -141,7 +137,8 @@ class Watchdog:
 
     def reload(self) -> None:
         if not self._stopping:
-            self._generation += 1
+            for life in self.lives.values():
+                life.stale = True
             self._reloading = True
             self._reload_failures = 0
             self._not_before.clear()
@@ -204,10 +201,9 @@ class Watchdog:
             lives = self._of(number)
             if not lives:
                 self._start(number, now)
-            elif len(lives) > 1 and (ready_at := lives[-1].ready_at) is not None:
-                if not lives[-1].has_proved_itself(now):
-                    self._moments.append(ready_at + SETTLE)
-                    continue
+            elif len(lives) > 1 and now < lives[-1].settled:
+                self._moments.append(lives[-1].settled)
+            else:
                 for life in lives[:-1]:
                     self._stop(life, now)
         pairs = [self._of(number) for number in range(self.processes)]
@@ -215,7 +211,7 @@ class Watchdog:
             # One by one.
             return
         serving = [life for lives in pairs for life in lives if life.phase is Phase.SERVING]
-        stale = [life.number for life in serving if life.generation < self._generation]
+        stale = [life.number for life in serving if life.stale]
         if stale:
             self._start(stale[0], now)
         elif self._reloading and len(serving) == self.processes:
@@ -236,7 +232,7 @@ class Watchdog:
             self._moments.append(moment)
             return
         self._serial += 1
-        life = self.lives[self._serial] = Life(self._serial, number, self._generation, now)
+        life = self.lives[self._serial] = Life(self._serial, number, now)
         self._enter(life, Phase.STARTING, now)
         self._owner.start(self._serial, number)
 
@@ -268,7 +264,7 @@ class Watchdog:
         if self._stopping:
             return
         number = life.number
-        if life.has_proved_itself(now):
+        if now >= life.settled:
             self._failures[number] = 0
             self._not_before[number] = now
         else:
@@ -290,7 +286,7 @@ class Watchdog:
             self._reloading = False
             self._failures[number] = 0
             for life in self.lives.values():
-                life.generation = self._generation
+                life.stale = False
             self._report("reload_failed", level=logging.ERROR, failures=self._reload_failures)
 
     def _report(self, event: str, life: Life | None = None, level: int = logging.INFO, **fields: object) -> None:
