@@ -61,8 +61,8 @@ class Parent:
                 self._turn()
             return self._watchdog.status
         finally:
-            for child in self._processes.values():
-                self._end(child)
+            for serial, child in self._processes.items():
+                self.kill(serial)
                 child.close()
             for template in self._templates:
                 template.close()
@@ -107,7 +107,7 @@ class Parent:
                     child.pid = pid
                     self.report(logging.INFO, "child_started", serial, number=child.number)
                     if child.doomed:
-                        self._end(child)
+                        self.kill(serial)
 
     def _hear(self, serial: int, child: _Process) -> None:
         """Tell the watchdog what a child has said, and that it is gone, or was never there."""
@@ -169,9 +169,7 @@ class Parent:
                 line.shutdown(socket.SHUT_WR)
 
     def kill(self, serial: int) -> None:
-        self._end(self._processes[serial])
-
-    def _end(self, child: _Process) -> None:
+        child = self._processes[serial]
         child.doomed = True
         if child.pid is not None:
             with contextlib.suppress(OSError):

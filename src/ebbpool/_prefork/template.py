@@ -59,21 +59,18 @@ class Template:
                 code = f"import sys; sys.path[:] = {data['sys_path']!a}; from {__name__} import main; main{passed}"
                 *command, _, _ = spawn.get_command_line()
                 self._process = subprocess.Popen([*command, code], pass_fds=passed)
-            self._ask((data, preload, pickle.dumps(work)))
+            with contextlib.suppress(ConnectionError):
+                self.link.send((data, preload, pickle.dumps(work)))
         except BaseException:
             self.forsake()
             raise
 
     def start(self, serial: int, number: int, line: socket.socket) -> None:
         """Have child `number` started; `news` tells under its serial what has become of it."""
-        self._ask((serial, number), line.fileno())
-
-    def _ask(self, message: object, *descriptors: int) -> None:
         # That it has ended is told by `news`.
         with contextlib.suppress(ConnectionError):
-            self.link.send(message)
-            if descriptors:
-                socket.send_fds(self._socket, [b"d"], descriptors)
+            self.link.send((serial, number))
+            socket.send_fds(self._socket, [b"d"], [line.fileno()])
 
     def news(self) -> Iterator[News]:
         """Yield what has happened, without waiting."""
