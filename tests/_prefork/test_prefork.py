@@ -130,6 +130,20 @@ def test_one_more_and_one_less_under_limits_that_are_longer_than_the_system_can_
         assert not any("OverflowError" in line for line in running.lines)
 
 
+def test_a_signal_is_heard_although_it_does_not_interrupt_the_wait(tmp_path: Path) -> None:
+    script = """
+    if __name__ == "__main__":
+        # The signal then comes to this thread, and the main thread waits on.
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTIN])
+    """
+    with site(tmp_path, "processes=1, heartbeat_timeout=1e9, start_timeout=1e9", script) as running:
+        running.child(0)
+        running.signal(signal.SIGTTIN)
+        running.child(1)
+        assert running.stop() == STOPPED
+
+
 def test_a_child_that_stopped_to_run_is_replaced_unless_the_whole_program_was_stopped(tmp_path: Path) -> None:
     with site(tmp_path, "heartbeat_timeout=2.5") as running:
         children = running.children()

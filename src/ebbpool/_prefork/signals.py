@@ -46,6 +46,8 @@ class OwnSignals(Bell):
         """Begin to handle signals. Main thread only."""
         _owners.append(self)
         self._before = {number: signal.signal(number, self.note) for number in self.numbers}
+        # A signal that comes just before a wait, or to another thread, does not interrupt it, but this ends it.
+        self._wakeup = signal.set_wakeup_fd(self._rope.fileno(), warn_on_full_buffer=False)
 
     def release(self) -> None:
         """Put back the handlers from before. Main thread only."""
@@ -53,13 +55,20 @@ class OwnSignals(Bell):
         for number, before in self._before.items():
             if signal.getsignal(number) == self.note:
                 signal.signal(number, before or signal.SIG_DFL)
+        if (other := signal.set_wakeup_fd(self._wakeup)) != self._rope.fileno():
+            signal.set_wakeup_fd(other)
         self.close()
 
     def note(self, number: int, frame: object = None) -> None:
         """Do as if the signal had come; harmless in a forked process."""
-        self.ring(bytes([number]))
+        self.ring(bytes([number | _NOTED]))
+
+    def hear(self) -> bytes:
+        """Return the numbers of the signals that were noted; a signal itself leaves its number without the mark."""
+        return bytes(noted ^ _NOTED for noted in super().hear() if noted & _NOTED)
 
 
+_NOTED: Final = 0x80
 _owners: Final[list[OwnSignals]] = []
 _masks: Final = threading.local()
 
