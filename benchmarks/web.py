@@ -17,8 +17,6 @@ from benchmarks.load.serving import Beside, Server, serving, wait_for
 from benchmarks.peers.peer import Peer
 from benchmarks.servers.web import ASLEEP, ASLEEP_SECONDS, COMPUTING, PAGE, TRIVIAL, WAITING, WORD, computed, write_page
 
-_MANY = "web-prefork web-prefork-reuse-port"
-
 
 def _allow_files(count: int) -> None:
     """Let this process, and whatever it starts, have so many files open, if it may."""
@@ -45,7 +43,7 @@ _COMPUTING = {"page": "computing", "requests": 1000, "at a time": 100}
         Column("cpu", "µs of a processor a request", 0),
         Column("client", "% of a processor, ab", 0, ratio=False),
     ),
-    peers=f"web-threading web-pool web-pool-pure {_MANY}",
+    peers="web-threading web-pool web-pool-pure web-prefork",
     variants=[_LIGHT, _HEAVY, _COMPUTING],
 )
 def web_server(peer: Peer, params: Params) -> Samples:
@@ -145,7 +143,7 @@ class _Killer(Beside):
         Column("p99", "p99, ms", 1),
         Column("slowest", "slowest, ms", 0, worst=True),
     ),
-    peers=f"{_MANY} web-gunicorn",
+    peers="web-prefork web-gunicorn",
     variants=({"processes": 2},),
     sizes={"period": 1.0, "kills": 10, "fresh": 100.0, "kept": 20, "kept rate": 10.0},
     rounds_factor=1 / 3,

@@ -65,12 +65,12 @@ IMPORTS: dict[str, set[str]] = {
     "gunicorn": {"_errors", "_http", "_servers", "executor"},
     "_http": {"_stdio", "_servers"},
     "socketserver": {"_checks", "_http", "_servers"},
-    "_metrics": {"_core", "_pool", "_prefork", "executor"},
+    "_metrics": {"_core", "_pool", "executor"},
     "opentelemetry": {"__init__", "_metrics", "executor"},
     "prometheus": {"_metrics", "_pool", "executor"},
-    "prefork": {"_checks", "_metrics", "_interpreter", "_stdio", "_prefork"},
+    "prefork": {"_checks", "_interpreter", "_stdio", "_prefork"},
     "_top": {"_monitor", "_unix", "_version"},
-    "_cli": {"__init__", "_metrics", "_interpreter", "_stdio", "_pool", "_prefork", "_top", "prefork", "socketserver"},
+    "_cli": {"__init__", "_interpreter", "_stdio", "_pool", "_prefork", "_top", "prefork", "socketserver"},
     "__main__": {"_cli"},
 }
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""

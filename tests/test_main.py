@@ -118,10 +118,6 @@ def test_telling_what_runs_imports_no_server() -> None:
         ("8000 9000", r"unrecognized arguments: 9000"),
         ("-d no-such-directory", r"argument -d/--directory: no such directory: 'no-such-directory'"),
         ("-p HTTP/2", r"argument -p/--protocol: invalid choice: 'HTTP/2'.*HTTP/1.0.*HTTP/1.1.*"),
-        (
-            "--metrics 9464",
-            r"""argument --metrics: it must be "host:port", "\[host\]:port" or "unix:path", not '9464'""",
-        ),
         ("--processes 0", r"argument --processes: must be at least 1, not 0"),
         ("--max-workers 0", r"argument --max-workers: must be at least 1, not 0"),
         ("--max-workers 2.5", r"argument --max-workers: invalid whole number value: '2.5'"),

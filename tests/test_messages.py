@@ -61,7 +61,7 @@ def said(tree: ast.AST) -> Iterator[ast.expr]:
             yield from (part for part in ast.walk(node.value) if isinstance(part, ast.expr))
 
 
-EVENT = re.compile(r"""(?:eport|log)\(\s*(?:logging\.\w+, )?"(\w+)"|: \("(\w+)", "\w+"\),""")
+EVENT = re.compile(r"""(?:eport|log)\(\s*(?:logging\.\w+, )?"(\w+)"|: \("(\w+)", logging\.\w+\),""")
 """How the name of an event that `_prefork` logs stands in its source."""
 
 

@@ -14,16 +14,14 @@ import socket
 import struct
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from support.common import A_MOMENT, STACKS, TIMEOUT, Background, environment, eventually, python
+from support.common import A_MOMENT, STACKS, Background, environment, eventually, python
 from support.prefork import fill, nobody_is_left, skip_without_ipv6
-from support.server import looping, read_all, reserved_port
+from support.server import looping, read_all
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the platform has no signals to end a process cleanly")
 PROCESSES = pytest.mark.parametrize("processes", [(), ("--processes", "2")])
@@ -214,15 +212,9 @@ def test_an_old_client_is_told_that_its_connection_is_kept_and_the_older_protoco
 
 
 @PROCESSES
-def test_another_directory_figures_for_prometheus_and_no_log(site: Path, processes: tuple[str, ...]) -> None:
-    def shown() -> list[str]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT) as response:
-            return re.findall(r'^ebbpool_task_submissions_total\{pool="(.*)"\} 1\.0$', response.read().decode(), re.M)
-
-    options = ["-d", "sub", "--quiet", *processes]
-    with reserved_port() as port, serving(site, *options, "--metrics", f"127.0.0.1:{port}") as served:
+def test_another_directory_and_no_log(site: Path, processes: tuple[str, ...]) -> None:
+    with serving(site, "-d", "sub", "--quiet", *processes) as served:
         assert served.get("/deeper/page.html")[::2] == (200, b"deep")
-        eventually(lambda: len(shown()) == 1, "the one pool that has served is shown, and the endpoint's own is not")
         assert served.get("/hello.txt")[0] == 404
     assert served.log == ""
 
@@ -391,12 +383,10 @@ def test_a_client_that_leaves(site: Path) -> None:
 
 
 @PROCESSES
-@pytest.mark.parametrize("metrics", [False, True])
-def test_a_port_that_is_taken(site: Path, metrics: bool, processes: tuple[str, ...]) -> None:
+def test_a_port_that_is_taken(site: Path, processes: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        where = ["0", "--metrics", f"127.0.0.1:{port}"] if metrics else [str(port)]
-        done = python("-m", "ebbpool", "serve", *where, "-b", "127.0.0.1", *processes, cwd=site)
+        done = python("-m", "ebbpool", "serve", str(port), "-b", "127.0.0.1", *processes, cwd=site)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         f"python -m ebbpool serve: error: cannot listen on '127.0.0.1:{port}': {os.strerror(errno.EADDRINUSE)}\n"

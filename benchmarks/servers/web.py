@@ -151,10 +151,10 @@ def _serve_child(directory: str, child: Any) -> None:
 class _Log(logging.Handler):
     """Prints the port once every child is ready; writes what is said to `path`, or else shows warnings.
 
-    Without a listener the port is the one that is named first; each line begins with the time of day in seconds.
+    Each line begins with the time of day in seconds.
     """
 
-    def __init__(self, path: str, processes: int, port: int | None) -> None:
+    def __init__(self, path: str, processes: int, port: int) -> None:
         super().__init__(logging.INFO)
         self._file = open(path, "a", buffering=1) if path else None  # noqa: SIM115  (as long as the process)
         self._missing, self._port = processes, port
@@ -164,25 +164,20 @@ class _Log(logging.Handler):
             self._file.write(f"{record.created:.6f} {record.getMessage()}\n")
         elif record.levelno >= logging.WARNING:
             sys.stderr.write(f"{record.getMessage()}\n")
-        if self._port is None and (address := getattr(record, "address", None)) is not None:
-            self._port = int(str(address).rpartition(":")[2])
         if getattr(record, "event", "") == "child_ready":
             self._missing -= 1
             if self._missing == 0:
-                announce(self._port or 0)
+                announce(self._port)
 
 
-def _prefork(directory: str, log: str = "", processes: str = _ALL, reuse_port: bool = False) -> None:
-    listener = None if reuse_port else _listener()
-    logging.basicConfig(
-        level=logging.INFO, handlers=[_Log(log, int(processes), listener.getsockname()[1] if listener else None)]
-    )
+def _prefork(directory: str, log: str = "", processes: str = _ALL) -> None:
+    listener = _listener()
+    logging.basicConfig(level=logging.INFO, handlers=[_Log(log, int(processes), listener.getsockname()[1])])
     status = package("ebbpool.prefork").run(
         functools.partial(_serve_child, directory),
-        bind=listener or _ADDRESS,
+        bind=listener,
         processes=int(processes),
         backlog=BACKLOG,
-        reuse_port=reuse_port,
         preload=True,
         graceful_timeout=10.0,
     )
@@ -271,7 +266,6 @@ KINDS: Kinds = {
     "fixed": _fixed,
     "gevent": _gevent,
     "prefork": _prefork,
-    "prefork-reuse-port": functools.partial(_prefork, reuse_port=True),
     "gunicorn": _gunicorn,
     "granian": _granian,
 }

@@ -23,14 +23,11 @@ Signals to the parent, as in gunicorn:
 * SIGHUP: the children are replaced one by one: a new one is ready before the old one stops.
 * SIGTTIN, SIGTTOU: one child more, one less (but one at least).
 
-Windows knows neither SIGQUIT, SIGHUP, SIGTTIN nor SIGTTOU, and its SIGTERM kills the parent before it can do anything:
-the children notice that, and stop gracefully by themselves. Ctrl-C and Ctrl-Break do what SIGINT does.
-
 Children are forked from a template, a process of one thread that is started in a new interpreter, and never from this
 process. Without `preload` it has imported nothing of yours, and each child imports what it needs. With it, the template
 imports the application once, and a child is there some milliseconds after another one has died; but what the modules do
 as they are imported is then shared, as under gunicorn's ``preload_app``: open connections in `serve`, and start threads
-there. Windows cannot fork: there each child is spawned.
+there. Windows cannot fork, so this module cannot be imported there.
 
 A process that is forked from a child, or from the parent, has the signal handlers from before, and is not watched.
 
@@ -42,25 +39,31 @@ and counted.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import multiprocessing
+import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
+
+if not hasattr(os, "fork"):
+    raise ImportError(
+        "ebbpool.prefork forks processes, which this system cannot: run one process, with ebbpool.socketserver, or "
+        "several on ports of their own behind a proxy"
+    )
 
 from ebbpool._checks import above_zero, seconds, whole
 from ebbpool._interpreter import available_cpus
-from ebbpool._prefork.bind import Bind, Listeners
-from ebbpool._prefork.child import Child, Reporter, Server, log, main
-from ebbpool._prefork.parent import Parent, Reports
+from ebbpool._prefork.bind import Bind, listening, shown
+from ebbpool._prefork.child import Child, log, main
+from ebbpool._prefork.parent import Parent
 from ebbpool._prefork.watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Limits
 from ebbpool._stdio import unhindered
 
-__all__ = ["NEVER_STARTED", "STOPPED", "UNFINISHED", "Bind", "Child", "Server", "run"]
+__all__ = ["NEVER_STARTED", "STOPPED", "UNFINISHED", "Bind", "Child", "run"]
 
 
 def run(
@@ -69,13 +72,10 @@ def run(
     bind: Bind,
     processes: int | None = None,
     backlog: int = 1024,
-    reuse_port: bool = False,
     preload: bool | Iterable[str] = False,
     graceful_timeout: float = 30.0,
     heartbeat_timeout: float = 30.0,
     start_timeout: float = 30.0,
-    metrics: Bind | None = None,
-    metrics_sample: float | None = None,
 ) -> int:
     """Run `serve` in several processes until a signal ends it. Main thread only.
 
@@ -92,23 +92,13 @@ def run(
             caller's. The file that a dead server left at `path` is removed.
         processes: How many children; one per available processor if None.
         backlog: How many connections may wait to be accepted.
-        reuse_port: Whether each child has a listening socket of its own (``SO_REUSEPORT``), among which the kernel
-            spreads connections evenly, without regard to which child is busy. A connection then waits for the child
-            that it was given to, or for its replacement if that dies; those that wait for a child that SIGTTOU ends are
-            lost.
         preload: Whether the main module and that of `serve` are imported once, by the template, and not by each child;
             or the names of more modules to import there with these. SIGHUP imports all anew. Modules that start
-            threads as they are imported do not belong there. Without effect where processes cannot be forked.
+            threads as they are imported do not belong there.
         graceful_timeout: Seconds that a child may take to stop before it is killed.
         heartbeat_timeout: Seconds without a sign of life after which a child is killed and replaced; see `Child.beat`.
         start_timeout: Seconds that a child may take to get ready before it is killed; for the first ones that includes
             what the template takes to import.
-        metrics: Where the parent answers ``/metrics``, in Prometheus' text format, with the metrics of the pools of all
-            children, those of one name added up; written like `bind`. None for nowhere. Each child reports once a
-            second, and as it stops; one that is killed loses what it has counted since. What ended children had
-            counted stays in the sums.
-        metrics_sample: The share of tasks, such as 1/64, whose times of waiting and running are kept in histograms;
-            None for no histograms.
 
     Returns:
         The exit status, `STOPPED` (0) if every child ended by itself, `UNFINISHED` (1) if one had to be killed or
@@ -134,31 +124,9 @@ def run(
         heartbeat_timeout=above_zero("heartbeat_timeout", heartbeat_timeout),
         graceful_timeout=seconds("graceful_timeout", graceful_timeout),
     )
-    if metrics is None and metrics_sample is not None:
-        raise ValueError(f"metrics_sample={metrics_sample!r} needs an address to show it: metrics=")
-    listeners = Listeners(bind, whole("backlog", backlog, 1), bool(reuse_port))
-    with contextlib.closing(listeners), unhindered(), _endpoint(metrics, metrics_sample) as (reports, reporter):
-        log(logging.INFO, "listening", address=listeners.shown, processes=count, preload=modules is not None)
-        work = functools.partial(main, serve, limits, reporter)
-        return Parent(work, listeners, count, limits, modules, reports).run()
-
-
-@contextlib.contextmanager
-def _endpoint(metrics: Bind | None, sample: float | None) -> Iterator[tuple[Reports, Reporter | None]]:
-    if metrics is None:
-        yield lambda serial, report: None, None
-        return
-    # Imported here, because it imports http.server and the pool, which the parent has no other use for.
-    from ebbpool._metrics.service import MEMORY, endpoint, hear
-    from ebbpool._metrics.source import Sums, one_in, reporter
-
-    every = one_in(sample, "metrics_sample")
-    sums = Sums(MEMORY)
-    # Threads do no harm here, although processes are started while they run: no Python code runs between their fork and
-    # their exec.
-    with endpoint(metrics, sums.read, histograms=bool(every)) as address:
-        log(logging.INFO, "metrics", address=address)
-        yield functools.partial(hear, sums), functools.partial(reporter, every)
+    with listening(bind, whole("backlog", backlog, 1)) as listener, unhindered():
+        log(logging.INFO, "listening", address=shown(listener), processes=count, preload=modules is not None)
+        return Parent(functools.partial(main, serve, limits), listener, count, limits, modules).run()
 
 
 def _modules(preload: Any) -> list[str] | None:

@@ -14,14 +14,11 @@ the documentation, on the page about metrics.
 **In several processes**, those of gunicorn for instance, ``prometheus_client`` has a multiprocess mode: where
 ``PROMETHEUS_MULTIPROC_DIR`` names a directory, each process keeps its metrics in files there, and the
 `MultiProcessCollector` of any of them adds all up. `PoolCollector` then does the same, once a second.
-Under `ebbpool.prefork` the parent adds up its children, on one address, without that package:
-``prefork.run(metrics="127.0.0.1:9464")``.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import sys
 import threading
@@ -31,7 +28,7 @@ from typing import Any, ClassVar, Final
 from weakref import WeakSet
 
 from ebbpool._metrics.source import Source, checked
-from ebbpool._metrics.table import BY_NAME, GROWING, HISTOGRAMS, METRICS, Amounts, Metric, families
+from ebbpool._metrics.table import BY_NAME, GROWING, HISTOGRAMS, METRICS, Amounts, Kind, Metric
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
 from ebbpool.executor import AdaptiveExecutor
@@ -49,6 +46,8 @@ __all__ = ["PoolCollector"]
 
 LOGGER: Final = logging.getLogger("ebbpool.prometheus")
 MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
+KINDS: Final[dict[Kind, str]] = {"counter": "counter", "level": "gauge", "longest": "gauge", "histogram": "histogram"}
+"""What Prometheus calls them."""
 INTERVAL: Final = 1.0
 """Seconds between two times that a process writes its metrics for the others."""
 
@@ -115,13 +114,23 @@ class PoolCollector(Collector):
         return [] if self._read is None else self._families(self._read())
 
     def _families(self, found: Mapping[str, Amounts]) -> list[Family]:
-        shown = []
-        for name, text, kind, samples in families(self._shown, found):
-            family = Family(name, text, kind)
-            for suffix, labels, number in samples:
-                family.add_sample(name + suffix, labels, number)
-            shown.append(family)
-        return shown
+        families = {each.name: Family(each.prometheus_name, each.help, KINDS[each.kind]) for each in self._shown}
+        for pool, amounts in found.items():
+            below = 0.0
+            for (name, lane, value), number in amounts.items():
+                metric, family = BY_NAME[name], families[name]
+                if metric.kind != "histogram":
+                    suffix = "_total" if metric.kind == "counter" else ""
+                    family.add_sample(family.name + suffix, metric.labels(pool, lane, value), number)
+                elif value != "sum":
+                    below += number
+                    family.add_sample(family.name + "_bucket", {"pool": pool, "le": value}, below)
+                else:
+                    # It follows the buckets, the last of which has counted all.
+                    family.add_sample(family.name + "_count", {"pool": pool}, below)
+                    family.add_sample(family.name + "_sum", {"pool": pool}, number)
+                    below = 0.0
+        return list(families.values())
 
     def close(self) -> None:
         """Measure tasks no more. Call it after ``registry.unregister(collector)``; other metrics can still be read.
@@ -157,7 +166,7 @@ class _Files:
             )
             for metric in shown
         }
-        self._new_source = partial(Source, None if pools is None else WeakSet(pools), every, memory=math.inf)
+        self._new_source = partial(Source, None if pools is None else WeakSet(pools), every, last=True)
         self._source = self._new_source()
         self._told: dict[tuple[str, str, str, str], float] = {}
         """What has been written, by the label of the pool and what `Amounts` has."""

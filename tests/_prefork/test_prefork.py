@@ -1,4 +1,4 @@
-"""Real processes under the watchdog: deaths, signals, deadlines, what clients see of them, and their metrics."""
+"""Real processes under the watchdog: deaths, signals, deadlines, and what clients see of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,10 @@ import pytest
 if os.name != "posix":
     pytest.skip("signals and process groups", allow_module_level=True)
 
+import resource
+
 from support.common import STACKS, TIMEOUT, eventually
-from support.prefork import Load, Site, answer_on, is_gone, nobody_is_left, site
+from support.prefork import Load, answer_on, is_gone, nobody_is_left, site
 
 from ebbpool.prefork import NEVER_STARTED, STOPPED, UNFINISHED
 
@@ -45,11 +46,9 @@ def test_it_serves_and_stops_gracefully(tmp_path: Path, preload: bool, number: s
             running.connect()
 
 
-@pytest.mark.parametrize(("preload", "reuse_port"), [(False, False), (True, True)])
-def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, preload: bool, reuse_port: bool) -> None:
-    if reuse_port and not hasattr(socket, "SO_REUSEPORT"):
-        pytest.skip("no SO_REUSEPORT")
-    with site(tmp_path, f"preload={preload}, reuse_port={reuse_port}") as running:
+@PRELOAD
+def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, preload: bool) -> None:
+    with site(tmp_path, f"preload={preload}") as running:
         running.children()
         with Load(running, clients := 4) as load:
             for kill in range(1, 4):
@@ -60,6 +59,20 @@ def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, pr
                     pass
         assert not any(isinstance(error, ConnectionRefusedError) for error in load.errors)
         assert len(load.errors) <= 3 * clients, "no more than what the dead had in hand"
+        assert running.stop() == STOPPED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits of another process cannot be set there")
+def test_a_parent_without_descriptors_goes_on_and_replaces_the_dead_once_it_can(tmp_path: Path) -> None:
+    with site(tmp_path) as running:
+        first, second = running.children()
+        soft, hard = resource.prlimit(running.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (4, hard))
+        os.kill(first, signal.SIGKILL)
+        running.await_event("start_failed", number=0)
+        assert running.ask() == second
+        resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        running.child(0, 2)
         assert running.stop() == STOPPED
 
 
@@ -99,9 +112,7 @@ def test_hang_up_replaces_every_child_and_nobody_notices(tmp_path: Path, preload
 
 
 def test_one_more_and_one_less_under_limits_that_are_longer_than_the_system_can_wait(tmp_path: Path) -> None:
-    """Nobody waits for a child that was taken away, though each has a socket of its own if there are such."""
-    settings = f"reuse_port={hasattr(socket, 'SO_REUSEPORT')}, heartbeat_timeout=1e9, start_timeout=1e12"
-    with site(tmp_path, f"processes=1, graceful_timeout=1e12, {settings}") as running:
+    with site(tmp_path, "processes=1, graceful_timeout=1e12, heartbeat_timeout=1e9, start_timeout=1e12") as running:
         first = running.child(0)
         for count in (1, 2):
             running.signal(signal.SIGTTIN)
@@ -117,6 +128,20 @@ def test_one_more_and_one_less_under_limits_that_are_longer_than_the_system_can_
         assert {running.ask() for _ in range(20)} == {running.child(0, 2)}
         assert running.stop() == STOPPED
         assert not any("OverflowError" in line for line in running.lines)
+
+
+def test_a_signal_is_heard_although_it_does_not_interrupt_the_wait(tmp_path: Path) -> None:
+    script = """
+    if __name__ == "__main__":
+        # The signal then comes to this thread, and the main thread waits on.
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTIN])
+    """
+    with site(tmp_path, "processes=1, heartbeat_timeout=1e9, start_timeout=1e9", script) as running:
+        running.child(0)
+        running.signal(signal.SIGTTIN)
+        running.child(1)
+        assert running.stop() == STOPPED
 
 
 def test_a_child_that_stopped_to_run_is_replaced_unless_the_whole_program_was_stopped(tmp_path: Path) -> None:
@@ -271,7 +296,7 @@ def test_handlers_and_whatever_else_are_as_before(tmp_path: Path) -> None:
         running.await_event("kept")
 
 
-def test_callbacks_run_in_a_thread_of_their_own_and_nothing_is_imported_for_metrics(tmp_path: Path) -> None:
+def test_callbacks_run_in_a_thread_of_their_own(tmp_path: Path) -> None:
     script = """
     def note(what):
         tell("told", what=what, main=threading.current_thread() is threading.main_thread())
@@ -280,7 +305,6 @@ def test_callbacks_run_in_a_thread_of_their_own_and_nothing_is_imported_for_metr
         raise ValueError("a callback that fails")
 
     def serve(child):
-        say(f"metrics {any('._metrics' in name for name in sys.modules)}")
         child.on_stop(fails)
         child.on_stop(functools.partial(note, "early"))
         child.ready()
@@ -293,9 +317,7 @@ def test_callbacks_run_in_a_thread_of_their_own_and_nothing_is_imported_for_metr
     """
     with site(tmp_path, "serve, processes=1", script) as running:
         running.child(0)
-        running.await_text("metrics False")
         assert running.stop() == STOPPED
-        assert not running.events("metrics")
         assert running.await_event("told", what="early")["main"] == "False"
         assert running.await_event("told", what="late")["main"] == "False"
         assert running.await_event("told", what="last"), "the end of the process waits for it"
@@ -366,112 +388,3 @@ def test_a_unix_socket_outlives_a_child_and_is_removed_in_the_end(tmp_path: Path
                 os.kill(child, signal.SIGKILL)
         assert running.stop() == STOPPED
     assert not (tmp_path / "s").exists()
-
-
-# One endpoint for a whole service: the parent adds up what the pools of its children tell.
-
-POOL = """
-    from ebbpool import AdaptiveExecutor
-
-    tune(REPORT_INTERVAL=0.05)
-
-    def serve(child):
-        with AdaptiveExecutor(thread_name_prefix="web") as pool:
-            for _ in range(10):
-                pool.submit(int).result()
-            child.serve(Server(child.listener))
-            for _ in range(5):
-                pool.submit(int)
-"""
-METRICS = 'serve, metrics="127.0.0.1:0"'
-DONE = 'ebbpool_task_submissions_total{pool="web"}'
-
-
-def address(running: Site) -> str:
-    return running.await_event("metrics")["address"]
-
-
-def scrape(running: Site) -> dict[str, float]:
-    """What the endpoint tells, by name and labels."""
-    with urllib.request.urlopen(f"http://{address(running)}/metrics", timeout=TIMEOUT) as response:
-        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        lines = response.read().decode().splitlines()
-    pairs = [line.rpartition(" ") for line in lines if not line.startswith("#")]
-    return {name: float(number) for name, _, number in pairs}
-
-
-@PRELOAD
-def test_one_endpoint_shows_the_whole_service(tmp_path: Path, preload: bool) -> None:
-    with site(tmp_path, f"{METRICS}, preload={preload}", POOL) as running:
-        first, _ = running.children()
-        eventually(lambda: scrape(running).get(DONE) == 20)
-        assert scrape(running)['ebbpool_thread_limit{pool="web"}'] == 512
-        running.await_event("metrics", pid=running.pid)
-        os.kill(first, signal.SIGSTOP)
-        for _ in range(20):
-            assert scrape(running)[DONE] == 20, "a child that stands still holds up no scrape"
-        os.kill(first, signal.SIGCONT)
-        with pytest.raises(urllib.error.HTTPError, match="404") as caught:
-            urllib.request.urlopen(f"http://{address(running)}/other", timeout=TIMEOUT)
-        caught.value.close()
-        host, _, port = address(running).rpartition(":")
-        with socket.create_connection((host, int(port)), TIMEOUT) as silent:
-            request = urllib.request.Request(f"http://{address(running)}/metrics?x=1", method="HEAD")
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
-                assert response.read() == b""
-            silent.sendall(b"GET /metr")
-            assert running.stop() == STOPPED
-
-
-def test_no_counter_goes_back_while_children_are_replaced(tmp_path: Path) -> None:
-    # The parent never forks itself: it has threads, and a fork would copy whatever lock one of them holds.
-    script = (
-        POOL
-        + """
-    if __name__ == "__main__":
-        os.register_at_fork(before=lambda: say("forked"))
-    """
-    )
-    over = threading.Event()
-    seen = [0.0]
-
-    def watch() -> None:
-        while not over.is_set():
-            seen.append(scrape(running).get(DONE, 0))
-
-    with site(tmp_path, f"{METRICS}, metrics_sample=1", script) as running:
-        running.children()
-        eventually(lambda: scrape(running).get(DONE) == 20)
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        try:
-            for kill in (1, 2):
-                os.kill(running.child(0, kill), signal.SIGKILL)
-                running.child(0, kill + 1)
-                eventually(lambda: scrape(running)[DONE] == 20 + 10 * kill)  # noqa: B023  (used at once)
-            running.signal(signal.SIGHUP)
-            running.await_event("reload_done")
-            # Those that stop by themselves tell also what they did at their very end.
-            eventually(lambda: scrape(running)[DONE] == 40 + 2 * 15)
-            assert scrape(running)['ebbpool_task_run_duration_seconds_count{pool="web"}'] >= 2 * 5
-        finally:
-            over.set()
-            watcher.join(TIMEOUT)
-        assert seen == sorted(seen)
-        assert running.stop() == STOPPED
-        assert "forked" not in running.lines
-
-
-def test_children_end_although_the_parent_does_not_read(tmp_path: Path) -> None:
-    with site(tmp_path, METRICS, POOL.replace("0.05", "0.0001")) as running:
-        children = running.children()
-        eventually(lambda: scrape(running).get(DONE) == 20)
-        running.signal(signal.SIGSTOP)
-        # What has to pass is time: until there is no room for another report.
-        threading.Event().wait(1.0)
-        for child in children:
-            os.kill(child, signal.SIGTERM)
-        eventually(lambda: all(map(is_gone, children)), "they do not wait for it")
-        running.signal(signal.SIGCONT)
-        running.await_event("child_exited", 2, exitcode=0)
-        assert running.stop() == STOPPED

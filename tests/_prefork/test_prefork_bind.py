@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import logging
@@ -16,14 +15,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+if os.name != "posix":
+    pytest.skip("nothing can be forked", allow_module_level=True)
+
 from support.common import TIMEOUT, Background, output_of, run_script
-from support.prefork import binding, child, makers, skip_without_ipv6
+from support.prefork import binding, child, skip_without_ipv6, template
 
 from ebbpool import prefork
 
 HERE = ("127.0.0.1", 0)
-UNIX = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets")
-REUSE = pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no SO_REUSEPORT")
 
 
 def serve(child: prefork.Child) -> None:
@@ -34,10 +35,6 @@ def serve(child: prefork.Child) -> None:
 def no_child_is_started() -> Iterator[None]:
     yield
     assert not multiprocessing.active_children()
-
-
-def listeners(bind: Any = HERE, *, reuse_port: bool = False) -> contextlib.closing[binding.Listeners]:
-    return contextlib.closing(binding.Listeners(bind, 16, reuse_port))
 
 
 def connect(listener: socket.socket) -> None:
@@ -77,13 +74,7 @@ def connect(listener: socket.socket) -> None:
         ({"bind": "[::1:80"}, ValueError, "bind must be .*, not '.::1:80'"),
         ({"bind": "unix:"}, ValueError, "bind must"),
         ({"bind": "a..b:80"}, ValueError, r"bind must have a name that can be encoded, not 'a\.\.b:80'"),
-        pytest.param({"bind": "unix:\ud800"}, ValueError, r"can be encoded, not 'unix:\\ud800'", marks=UNIX),
-        pytest.param({"bind": "unix:s", "reuse_port": True}, ValueError, "reuse_port needs an", marks=[UNIX, REUSE]),
-        ({"metrics": 5}, TypeError, r"metrics must be \(host, port\), a string or a socket, not 5"),
-        ({"metrics": "9464"}, ValueError, "metrics must be .*not '9464'"),
-        ({"metrics": "127.0.0.1:0", "metrics_sample": 2}, ValueError, "metrics_sample must be .*not 2"),
-        ({"metrics": "127.0.0.1:0", "metrics_sample": "1"}, TypeError, "metrics_sample must be .*not '1'"),
-        ({"metrics_sample": 1 / 64}, ValueError, "metrics_sample=0.015625 needs an address"),
+        ({"bind": "unix:\ud800"}, ValueError, r"can be encoded, not 'unix:\\ud800'"),
     ],
 )
 def test_a_bad_argument_is_named(settings: dict[str, Any], error: type[Exception], text: str) -> None:
@@ -118,28 +109,19 @@ class TestAddresses:
     def test_a_port_is_found_and_listened_on(self, bind: Any) -> None:
         if bind[0] == "[":
             skip_without_ipv6()
-        with listeners(bind) as opened:
-            listener = opened.of(0)
-            assert opened.of(7) is listener and not listener.getblocking() and not listener.get_inheritable()
-            assert opened.shown.endswith(f":{listener.getsockname()[1]}")
+        with binding.listening(bind, 16) as listener:
+            assert not listener.getblocking() and not listener.get_inheritable()
+            assert binding.shown(listener).endswith(f":{listener.getsockname()[1]}")
             assert bind != ":0" or listener.family == socket.AF_INET
-            assert (listener.family == socket.AF_INET6) == opened.shown.startswith("[::")
+            assert (listener.family == socket.AF_INET6) == binding.shown(listener).startswith("[::")
             connect(listener)
         assert listener.fileno() == -1
 
-    @pytest.mark.parametrize(
-        ("argument", "theirs", "ours"),
-        [
-            ("bind", False, False),
-            ("metrics", False, False),
-            *(pytest.param("bind", theirs, True, marks=REUSE) for theirs in (False, True)),
-        ],
-    )
-    def test_a_port_that_is_taken_is_an_error_with_its_name(self, argument: str, theirs: bool, ours: bool) -> None:
-        with socket.create_server(HERE, reuse_port=theirs) as other:
+    def test_a_port_that_is_taken_is_an_error_with_its_name(self) -> None:
+        with socket.create_server(HERE) as other:
             bind = f"127.0.0.1:{other.getsockname()[1]}"
             with pytest.raises(OSError, match=f"cannot listen on '{bind}'.*[Aa]ddress already in use") as caught:
-                prefork.run(serve, **{"bind": HERE, "reuse_port": ours, argument: bind})  # type: ignore[arg-type]
+                prefork.run(serve, bind=bind)
         assert caught.value.errno == errno.EADDRINUSE
 
     def test_a_host_that_does_not_exist_is_an_error_with_its_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,19 +131,6 @@ class TestAddresses:
         monkeypatch.setattr(socket, "getaddrinfo", unknown)
         with pytest.raises(OSError, match="cannot listen on 'nowhere:80': Name or service not known"):
             prefork.run(serve, bind="nowhere:80")
-
-    @REUSE
-    def test_each_number_has_a_socket_of_its_own(self) -> None:
-        with listeners(reuse_port=True) as opened:
-            first, second = opened.of(0), opened.of(1)
-            assert first is opened.of(0) and second is opened.of(1) and first is not second
-            assert first.getsockname() == second.getsockname()
-            third = opened.of(2)
-            opened.keep_only([0, 2])
-            assert second.fileno() == -1 and third.fileno() >= 0
-            opened.keep_only([])
-            assert first.fileno() >= 0, "the port is never given up"
-        assert first.fileno() == -1 and third.fileno() == -1
 
 
 class TestOwnSocket:
@@ -175,13 +144,12 @@ class TestOwnSocket:
     def test_it_is_listened_on_and_left_open(self) -> None:
         with socket.socket() as bound:
             bound.bind(HERE)
-            with listeners(bound) as opened:
-                assert opened.of(3) is bound and not bound.getblocking()
+            with binding.listening(bound, 16) as listener:
+                assert listener is bound and not bound.getblocking()
                 connect(bound)
             assert bound.fileno() >= 0
 
 
-@UNIX
 class TestUnix:
     @pytest.fixture(autouse=True)
     def short_paths(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,9 +158,9 @@ class TestUnix:
     def test_its_file_replaces_a_stale_one_and_is_removed_at_the_end(self) -> None:
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind("s")
-        with listeners("unix:s") as opened:
-            assert Path("s").is_socket() and opened.shown == "unix:s"
-            connect(opened.of(0))
+        with binding.listening("unix:s", 16) as listener:
+            assert Path("s").is_socket() and binding.shown(listener) == "unix:s"
+            connect(listener)
         assert not Path("s").exists()
 
     @pytest.mark.parametrize(
@@ -217,7 +185,7 @@ class TestUnix:
 
     def test_a_file_that_somebody_else_put_in_its_place_stays(self) -> None:
         with socket.socket(socket.AF_UNIX) as successor:
-            with listeners("unix:s"):
+            with binding.listening("unix:s", 16):
                 os.rename("s", "old")
                 successor.bind("s")
             assert Path("s").is_socket()
@@ -232,4 +200,4 @@ def test_log_lines_are_pairs_and_records_have_them_as_attributes(caplog: pytest.
 
 
 def test_what_every_template_imports_starts_no_thread() -> None:
-    assert output_of(f"import threading, {', '.join(makers.OURS)}; print(threading.active_count())") == ["1"]
+    assert output_of(f"import threading, {', '.join(template.OURS)}; print(threading.active_count())") == ["1"]

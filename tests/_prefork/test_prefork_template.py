@@ -12,8 +12,8 @@ import pytest
 if os.name != "posix":
     pytest.skip("signals and forks", allow_module_level=True)
 
-from support.common import eventually
-from support.prefork import answer_on, is_gone, site
+from support.common import eventually, run_script
+from support.prefork import is_gone, site
 
 from ebbpool.prefork import NEVER_STARTED, STOPPED, UNFINISHED
 
@@ -83,22 +83,11 @@ def test_a_template_that_cannot_be_made_fails_the_start_at_once(
         running.await_event("start_failed")
 
 
-def test_where_nothing_can_be_forked_children_are_spawned(tmp_path: Path) -> None:
-    with site(tmp_path, "preload=True", "tune(_parent, FORKS=False)\n") as running:
-        first, second = running.children()
-        os.kill(first, signal.SIGKILL)
-        running.await_event("child_exited", number=0, pid=first, exitcode=-9)
-        new = running.child(0, 2)
-        running.signal(signal.SIGHUP)
-        running.await_event("reload_done")
-        # Until they are gone, the old ones may take a connection that has come.
-        for old in (second, new):
-            running.await_event("child_exited", pid=old)
-        with running.begin() as connection:
-            running.signal(signal.SIGTERM)
-            running.await_event("stopping")
-            assert answer_on(connection) not in (first, second, new)
-        assert running.status() == STOPPED
+def test_where_nothing_can_be_forked_it_says_what_to_do_instead() -> None:
+    done = run_script("import os; del os.fork; import ebbpool.prefork")
+    assert (
+        "ImportError: ebbpool.prefork forks processes, which this system cannot: run one process, with" in done.stderr
+    )
 
 
 @PRELOAD

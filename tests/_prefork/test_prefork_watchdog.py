@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import pytest
@@ -70,7 +71,7 @@ def test_a_child_that_takes_too_long_is_killed_and_replaced(silent: bool) -> Non
     world.later(1, [1])
     assert world.killed == [2]
     told = world.last("child_unresponsive" if silent else "child_not_ready")
-    assert told.fields == {"number": 1, "seconds": LIMIT} and told.level == "error"
+    assert told.fields == {"number": 1, "seconds": LIMIT} and told.level == logging.ERROR
     world.later(0 if silent else 0.1)
     assert world.running == {1: 0, 2: 1, 3: 1}, "nobody waits until the dead one is gone"
     world.ready(3).tell("beat", 2).tell("ready", 2).tell("leaving", 2).later(2 * LIMIT, [1, 3])

@@ -22,10 +22,12 @@ from typing import NamedTuple, Self
 import pytest
 
 from ebbpool._prefork import bind as binding  # noqa: F401  (for tests of what is inside)
-from ebbpool._prefork import child as child
-from ebbpool._prefork import makers as makers
 from ebbpool._prefork import watchdog
 from support.common import TIMEOUT, environment, eventually
+
+if os.name == "posix":
+    from ebbpool._prefork import child as child
+    from ebbpool._prefork import template as template
 
 LIMIT = 30.0
 """Seconds: the time limits of a watchdog in a world without processes."""
@@ -33,7 +35,7 @@ LIMIT = 30.0
 
 class Report(NamedTuple):
     event: str
-    level: str
+    level: int
     fields: dict[str, object]
 
 
@@ -64,7 +66,7 @@ class World:
         assert serial in self.running and serial not in self.killed
         self.killed.append(serial)
 
-    def report(self, event: str, serial: int | None, level: str, fields: dict[str, object]) -> None:
+    def report(self, level: int, event: str, serial: int | None, **fields: object) -> None:
         self.reports.append(Report(event, level, fields))
 
     def tell(self, event: str, *about: object) -> World:

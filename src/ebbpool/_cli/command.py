@@ -49,17 +49,6 @@ def _directory(text: str) -> str:
     return path
 
 
-def _address(text: str) -> str:
-    # Imported here, because it imports multiprocessing.
-    from ebbpool._prefork.bind import address_of
-
-    try:
-        address_of(text, "it")
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
-
-
 def _describe(_: argparse.Namespace) -> int:
     print(f"ebbpool {ebbpool.__version__}")
     print(f"core: {'compiled' if ebbpool.COMPILED else 'plain Python'}")
@@ -126,8 +115,6 @@ def _add_serve(commands: Any) -> None:
     option("-q", "--quiet", action="store_true", help="do not log requests")
     processes = "serve from N supervised processes, each with its own pool (only this process)"
     option("--processes", metavar="N", type=_whole(1), help=processes)
-    metrics = "serve Prometheus metrics of all processes at /metrics there (off)"
-    option("--metrics", metavar="HOST:PORT", type=_address, help=metrics)
     queue = "requests that may wait for a thread; any more get a 503 (no limit)"
     _add_pool(serve).add_argument("--max-queue", metavar="N", type=_whole(0), help=queue)
     times = serve.add_argument_group("time limits")

@@ -9,11 +9,11 @@ import logging
 import signal
 import socket
 import sys
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
-from ebbpool._prefork.bind import Bind, Listeners
+from ebbpool._prefork.bind import listening
 from ebbpool._stdio import flush_or_discard, unhindered
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
@@ -85,22 +85,18 @@ def serve(options: argparse.Namespace) -> int:
         opened.callback(lambda: flush_or_discard(sys.stdout, sys.stderr))
         opened.enter_context(unhindered())
 
-        def listening(address: Bind, name: str) -> socket.socket:
-            return opened.enter_context(closing(Listeners(address, BACKLOG, False, name))).of(0)
-
         try:
-            listener = listening((options.bind or "", options.port), "--bind")
-            metrics = None if options.metrics is None else listening(options.metrics, "--metrics")
+            listener = opened.enter_context(listening((options.bind or "", options.port), BACKLOG))
         except (OSError, ValueError) as error:
             return _failed(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
-        if options.processes is None:
-            return _serve_here(listener, options, metrics)
-        return _serve_in_children(listener, options, metrics)
+        return (_serve_here if options.processes is None else _serve_in_children)(listener, options)
 
 
-def _serve_in_children(listener: socket.socket, options: argparse.Namespace, metrics: socket.socket | None) -> int:
-    from ebbpool import prefork
-
+def _serve_in_children(listener: socket.socket, options: argparse.Namespace) -> int:
+    try:
+        from ebbpool import prefork
+    except ImportError as error:
+        return _failed(f"--processes: {error}")
     _announce(listener)
     logging.basicConfig(format="%(message)s")
     logging.getLogger("ebbpool.prefork").setLevel(logging.WARNING if options.quiet else logging.INFO)
@@ -111,7 +107,6 @@ def _serve_in_children(listener: socket.socket, options: argparse.Namespace, met
         backlog=BACKLOG,
         preload=True,
         graceful_timeout=options.shutdown_timeout,
-        metrics=metrics,
     )
 
 
@@ -119,7 +114,7 @@ def serve_in_child(options: argparse.Namespace, child: Child) -> None:
     child.serve(server_on(child.listener, options))
 
 
-def _serve_here(listener: socket.socket, options: argparse.Namespace, metrics: socket.socket | None) -> int:
+def _serve_here(listener: socket.socket, options: argparse.Namespace) -> int:
     server = server_on(listener, options)
     received: list[int] = []
 
@@ -131,22 +126,16 @@ def _serve_here(listener: socket.socket, options: argparse.Namespace, metrics: s
         received.append(number)
         server._loop.tell()
 
-    with ExitStack() as stack:
-        if metrics is not None:
-            from ebbpool._metrics.service import endpoint
-            from ebbpool._metrics.source import Source
-
-            stack.enter_context(endpoint(metrics, Source(None).read, histograms=False))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, note)
-        _announce(listener)
-        server.serve_forever()
-        if signal.SIGINT in received:
-            _say(sys.stdout, "\nKeyboard interrupt received, exiting.")
-        try:
-            server.server_close()
-        except TimeoutError as error:
-            return _failed(str(error))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    _announce(listener)
+    server.serve_forever()
+    if signal.SIGINT in received:
+        _say(sys.stdout, "\nKeyboard interrupt received, exiting.")
+    try:
+        server.server_close()
+    except TimeoutError as error:
+        return _failed(str(error))
     return 0
 
 

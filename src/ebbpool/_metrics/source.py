@@ -1,15 +1,13 @@
-"""Reads this process's pools, samples their tasks, writes a child's report, and adds up those of several processes."""
+"""Reads this process's pools, and samples their tasks."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import threading
-import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
@@ -21,8 +19,6 @@ from ebbpool._pool import lifecycle
 from ebbpool.executor import AdaptiveExecutor
 
 Record: TypeAlias = Callable[[float, float], object]
-Shown: TypeAlias = Mapping[Any, tuple[str, Amounts]]
-"""The label and the metrics of pools, each by a key that no other pool of its process has, or ever had."""
 
 BUCKETS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
@@ -33,10 +29,6 @@ AT_ONCE: Final = 1024
 """How many samples a worker may leave before one of them sorts them in."""
 MOST: Final = 4096
 """How many samples of a pool are kept for one collection where they cannot be sorted in by a worker."""
-MOST_NAMES: Final = 1000
-"""Of how many labels of pools that have ended the counters are kept."""
-SHOWN: Final = 10.0
-"""Seconds for which a child of `ebbpool.prefork` reports the counters of a pool that has ended: reports get lost."""
 
 # Re-entrant: who reads the metrics of pools reads their samples, too.
 _turn = threading.RLock()
@@ -64,19 +56,18 @@ def checked(pools: Any, sample: Any, buckets: Any) -> tuple[list[Any] | None, in
     bounds = _bounds_of(buckets)
     if sample is None and buckets is not None:
         raise ValueError(f"buckets={buckets!r} needs a sample, such as sample=1/64")
-    return chosen, one_in(sample), bounds
+    return chosen, _one_in(sample), bounds
 
 
-def one_in(sample: Any, name: str = "sample") -> int:
-    """Return the n of a sample of 1/n, rounded to a whole number, 0 for None; errors call it `name`."""
+def _one_in(sample: Any) -> int:
     if sample is None:
         return 0
     try:
         share = float(_no_text(sample))
     except (TypeError, OverflowError):
-        raise TypeError(f"{name} must be a share of the tasks such as 1/64, not {sample!r}") from None
+        raise TypeError(f"sample must be a share of the tasks such as 1/64, not {sample!r}") from None
     if not 2**-31 < share <= 1:
-        raise ValueError(f"{name} must be above 0 (one in 2,147,483,647) and at most 1 (every task), not {sample!r}")
+        raise ValueError(f"sample must be above 0 (one in 2,147,483,647) and at most 1 (every task), not {sample!r}")
     return round(1 / share)
 
 
@@ -187,20 +178,21 @@ class _Seen:
     pool: Pool
     samples: Samples
 
-    def read(self, owner: AdaptiveExecutor | None) -> tuple[str, Amounts]:
-        """Return the label, and the metrics; without the executor, what has been counted."""
+    def read(self, owner: AdaptiveExecutor | None) -> Amounts:
+        """Return the metrics; without the executor, what has been counted."""
         if owner is None:
-            found = amounts(SimpleNamespace(**self.pool.counts()), [], ["counter"])
+            found = amounts(SimpleNamespace(**self.pool.counts()), [], counters_only=True)
         else:
             found = amounts(owner.stats(), [(label_of(lane.name), lane.stats()) for lane in owner.lanes()])
-        return self.label, found | self.samples.amounts()
+        return found | self.samples.amounts()
 
 
 class Source:
     """The metrics of these pools, or of all that there are when they are read; it keeps no executor alive.
 
     One in `every` task is measured, none if that is 0, and sorted into buckets or, without `bounds`, left to `take`.
-    `memory` is for how many seconds counters are kept of a label that no pool has; below 0 for none.
+    With `last` a pool that has ended is shown once more, for its last counts. Counters of a label go on for as long as
+    a pool has it.
     """
 
     def __init__(
@@ -208,15 +200,17 @@ class Source:
         pools: Iterable[AdaptiveExecutor] | None,
         every: int = 0,
         bounds: tuple[float, ...] | None = None,
-        memory: float = -1.0,
+        last: bool = False,
     ) -> None:
         # A dictionary for its order.
         self._chosen = None if pools is None else WeakKeyDictionary({pool._crew: None for pool in pools})
         self._every = every
         self._bounds = bounds
         self._known: WeakKeyDictionary[Any, _Seen] = WeakKeyDictionary()
-        self._shown: set[_Seen] = set()
-        self._sums = Sums(memory)
+        self._last = last
+        self._shown: dict[_Seen, Amounts] = {}
+        self._ended: dict[str, Amounts] = {}
+        """What pools that have ended had counted, by the label, which another pool has."""
         self._closed = False
         self._in_view()
 
@@ -240,13 +234,21 @@ class Source:
         with _turn:
             in_view = self._in_view()
             # If reading one fails, the next read finds the same pools to have ended.
-            self._shown.update(in_view)
-            found = {seen: seen.read(in_view.get(seen)) for seen in self._shown}
-            self._shown = set(in_view)
-            # A pool that has ended is shown once more, for its last counts, and then left out: that ends it in `_sums`.
-            self._sums.update(0, found)
-            self._sums.update(0, {seen: found[seen] for seen in in_view})
-            return self._sums.read()
+            self._shown = {seen: {} for seen in in_view} | self._shown
+            now = {seen: seen.read(in_view.get(seen)) for seen in self._shown}
+            total = {label: dict(counted) for label, counted in self._ended.items()}
+            for seen, found in now.items():
+                # A thread that the system refuses is no longer counted, nor is its task. A counter that went back with
+                # them would pass for that of a new process.
+                before = {key: number for key, number in self._shown[seen].items() if key[0] in GROWING}
+                found.update({key: max(number, found.get(key, 0)) for key, number in before.items()})
+                add(total.setdefault(seen.label, {}), found)
+                if seen not in in_view:
+                    add(self._ended.setdefault(seen.label, {}), found)
+            self._shown = {seen: now[seen] for seen in in_view}
+            alive = {seen.label for seen in in_view}
+            self._ended = {label: counted for label, counted in self._ended.items() if label in alive}
+            return total if self._last else {label: total[label] for label in alive}
 
     def take(self) -> list[tuple[str, tuple[float, float]]]:
         """Return the samples since the last time: the label of their pool, and how long a task has waited and run."""
@@ -258,65 +260,3 @@ class Source:
             self._closed = True
             for crew, seen in list(self._known.items()):
                 _observe(crew, 0, seen.samples.record)
-
-
-def reporter(every: int) -> Callable[[], bytes]:
-    """Return what writes the metrics of this process for its parent, as JSON: by label, the rows of `Amounts`."""
-    source = Source(None, every, BUCKETS if every else None, SHOWN)
-
-    def written() -> bytes:
-        found = source.read()
-        return json.dumps({pool: [[*key, n] for key, n in amounts.items()] for pool, amounts in found.items()}).encode()
-
-    return written
-
-
-class Sums:
-    """What processes have shown last of their pools, and what pools that have ended had counted.
-
-    Counters of a label go on where another pool has it, or gets it within `memory` seconds.
-    """
-
-    def __init__(self, memory: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._memory = memory
-        self._clock = clock
-        self._latest: dict[int, Shown] = {}
-        self._ended: dict[str, tuple[float, Amounts]] = {}
-        """When a pool of each label has ended, the last one to do so at the end, and what such pools had counted."""
-
-    def update(self, process: int, pools: Shown) -> None:
-        """Replace what a process has shown; pools that are not shown any more have ended."""
-        with _turn:
-            before = self._latest.pop(process, {})
-            if pools:
-                self._latest[process] = pools
-            for key, (label, shown) in before.items():
-                counted = {name: amount for name, amount in shown.items() if name[0] in GROWING}
-                if key in pools:
-                    # A thread that the system refuses is no longer counted, nor is its task. A counter that went back
-                    # with them would pass for that of a new process.
-                    now = pools[key][1]
-                    now.update({name: max(amount, now.get(name, 0)) for name, amount in counted.items()})
-                else:
-                    _, total = self._ended.pop(label, (0.0, {}))
-                    add(total, counted)
-                    self._ended[label] = self._clock(), total
-            if len(self._ended) > MOST_NAMES:
-                self._forget()
-
-    def read(self) -> dict[str, Amounts]:
-        with _turn:
-            self._forget()
-            found = {label: dict(counted) for label, (_, counted) in self._ended.items()}
-            for pools in self._latest.values():
-                for label, shown in pools.values():
-                    add(found.setdefault(label, {}), shown)
-            return found
-
-    def _forget(self) -> None:
-        alive = {label for pools in self._latest.values() for label, _ in pools.values()}
-        now = self._clock()
-        # A label that is alive is stamped anew when its pool ends.
-        for label, (left, _) in list(self._ended.items()):
-            if label not in alive and (now - left > self._memory or len(self._ended) > MOST_NAMES):
-                del self._ended[label]

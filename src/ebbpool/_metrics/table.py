@@ -1,15 +1,13 @@
-"""The table of metrics that `prometheus`, `opentelemetry` and `prefork` share, and Prometheus' text of them."""
+"""The table of metrics that `prometheus` and `opentelemetry` share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["counter", "level", "longest", "histogram"]
 """A counter only grows. Levels of several pools add up; of durations the longest counts."""
-KINDS: Final[dict[Kind, str]] = {"counter": "counter", "level": "gauge", "longest": "gauge", "histogram": "histogram"}
-"""What Prometheus calls them."""
 
 Amounts: TypeAlias = dict[tuple[str, str, str], float]
 """The metrics of one pool: a number for the name of each metric, the lane ("" for none) and the value of the metric's
@@ -103,11 +101,11 @@ GROWING: Final = frozenset(metric.name for metric in BY_NAME.values() if metric.
 """The names of the metrics that only grow."""
 
 
-def amounts(pool: Any, lanes: list[tuple[str, Any]], kinds: Container[Kind] = KINDS) -> Amounts:
-    """Return the metrics of these kinds in a `PoolStats`, and in those of its lanes; lanes of one name are added up."""
+def amounts(pool: Any, lanes: list[tuple[str, Any]], *, counters_only: bool = False) -> Amounts:
+    """Return the metrics in a `PoolStats`, and in those of its lanes; lanes of one name are added up."""
     found: Amounts = {}
     for metric in METRICS:
-        if metric.kind in kinds:
+        if metric.kind == "counter" or not counters_only:
             for lane, stats in lanes if metric.of_lane else [("", pool)]:
                 read = {"": getattr(stats, metric.read)} if isinstance(metric.read, str) else metric.read(stats)
                 add(found, {(metric.name, lane, value): n for value, n in read.items() if n is not None})
@@ -127,57 +125,3 @@ def add(total: Amounts, more: Amounts) -> None:
 def label_of(name: str) -> str:
     """Return a name as the value of a label, with lone surrogates, which cannot be encoded, escaped."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-Sample: TypeAlias = tuple[str, dict[str, str], float]
-"""What is added to the name of the metric, the labels, and the number."""
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-
-def families(metrics: Iterable[Metric], found: Mapping[str, Amounts]) -> Iterator[tuple[str, str, str, list[Sample]]]:
-    """Yield name, help, type and samples of each metric, as `found` in the pools of each label."""
-    by_metric: dict[str, list[tuple[str, str, str, float]]] = {}
-    for pool, amounts in found.items():
-        for (name, lane, value), number in amounts.items():
-            by_metric.setdefault(name, []).append((pool, lane, value, number))
-    for metric in metrics:
-        rows = by_metric.get(metric.name, ())
-        suffix = "_total" if metric.kind == "counter" else ""
-        samples = (
-            _histogram(rows)
-            if metric.kind == "histogram"
-            else [(suffix, metric.labels(pool, lane, value), number) for pool, lane, value, number in rows]
-        )
-        yield metric.prometheus_name, metric.help, KINDS[metric.kind], samples
-
-
-def _histogram(rows: Iterable[tuple[str, str, str, float]]) -> list[Sample]:
-    pools: dict[str, dict[str, float]] = {}
-    for pool, _, value, number in rows:
-        pools.setdefault(pool, {})[value] = number
-    samples: list[Sample] = []
-    for pool, numbers in pools.items():
-        total = numbers.pop("sum")
-        below = 0.0
-        for bound in sorted(numbers, key=float):
-            below += numbers[bound]
-            samples.append(("_bucket", {"pool": pool, "le": bound}, below))
-        samples.append(("_count", {"pool": pool}, below))
-        samples.append(("_sum", {"pool": pool}, total))
-    return samples
-
-
-def text(metrics: Iterable[Metric], found: Mapping[str, Amounts]) -> str:
-    lines = []
-    for name, told, kind, samples in families(metrics, found):
-        shown = name + "_total" if kind == "counter" else name
-        lines += [f"# HELP {shown} {told}", f"# TYPE {shown} {kind}"]
-        for suffix, labels, number in samples:
-            written = ",".join(f'{label}="{_escaped(value)}"' for label, value in sorted(labels.items()))
-            lines.append(f"{name}{suffix}{{{written}}} {float(number)!r}")
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -1,4 +1,4 @@
-"""`Child`, which `serve` functions are given: signs of life, stop and reports; and what its process runs.
+"""`Child`, which `serve` functions are given: signs of life and stop; and what its process runs.
 
 This module is imported before the child accepts connections, so it imports little.
 """
@@ -18,49 +18,27 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from queue import SimpleQueue
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._frames import stacks
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
 from ebbpool._prefork.watchdog import Limits
-from ebbpool._stdio import flush_or_discard, last_words, unhindered, wait_for
+from ebbpool._stdio import flush_or_discard, last_words, unhindered
+
+if TYPE_CHECKING:
+    from socketserver import BaseServer
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
 
-# What a child says is lines: one of these words, or what its reporter wrote. The end of what it hears is what stops it.
-READY: Final = b"ready"
-BEAT: Final = b"beat"
-LEAVING: Final = b"leaving"
-ROOM: Final = 1.0
-"""Seconds to wait for room for what is said."""
+READY, BEAT, LEAVING = b"rbl"
+"""What a child says, a byte each. The end of what it hears is what stops it."""
 
-LONGEST_WAIT: Final = 3600.0 if os.name == "posix" else 1.0
-"""Seconds; the system's calls that wait refuse some days, and elsewhere than on POSIX no signal ends them."""
+LONGEST_WAIT: Final = 3600.0
+"""Seconds; the system's calls that wait refuse some days."""
 LAST_WORD: Final = 1.0
 """Seconds for which a child outlives its deadline, so that its parent, if it has one, ends it first."""
 PATIENCE: Final = 0.9
 """Share of the time left that a server gets to finish, so that it can still report what it could not finish."""
-REPORT_INTERVAL: Final = 1.0
-"""Seconds between two reports."""
-
-Reporter: TypeAlias = Callable[[], Callable[[], bytes]]
-"""Picklable; called in the child, it returns what writes a report, one line without its end, in any thread."""
-
-
-class Server(Protocol):
-    """The part of a server that `Child.serve` needs: socketserver's servers, and those of ebbpool, have it."""
-
-    def serve_forever(self, poll_interval: float = ...) -> None:
-        """Serve until `shutdown` is called."""
-
-    def shutdown(self) -> None:
-        """Make `serve_forever` return."""
-
-    def server_close(self) -> None:
-        """Close the server, and wait for what it has begun."""
-
-    def service_actions(self) -> None:
-        """Do what there is to do once in each turn of the loop, which calls this."""
 
 
 class Child:
@@ -78,31 +56,22 @@ class Child:
     number: int
     stopping: threading.Event
 
-    def __init__(
-        self, listener: socket.socket, number: int, line: socket.socket, limits: Limits, reporter: Reporter | None
-    ) -> None:
+    def __init__(self, listener: socket.socket, number: int, line: socket.socket, limits: Limits) -> None:
         self.listener = listener
         self.number = number
+        self.stopping = threading.Event()
         self._line = line
-        line.settimeout(ROOM)
         self._limits = limits
         self._interval = min(limits.heartbeat_timeout / 4, LONGEST_WAIT)
         self._callbacks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._turns = 0
         self._deadline = math.inf
-        self._written = None if reporter is None else reporter()
-        self._renew()
         # Not SIG_IGN, which programs that this process starts would inherit.
-        numbers = [number for number in FROM_THE_PARENT if number.name != "SIGQUIT"]
-        self._signals = OwnSignals(numbers, self._forsake)
+        self._signals = OwnSignals(set(FROM_THE_PARENT) - {signal.SIGQUIT}, self._forsake)
         self._signals.install()
-        if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
-        threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True).start()
-
-    def _renew(self) -> None:
-        self.stopping, self._called_back = threading.Event(), threading.Event()
-        self._lock, self._telling, self._reporting = threading.Lock(), threading.Lock(), threading.Lock()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
+        self._attendant = threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True)
+        self._attendant.start()
 
     def ready(self) -> None:
         """Tell the parent that this process serves now. Until then it counts as starting, within `start_timeout`."""
@@ -123,12 +92,11 @@ class Child:
         """
         self._callbacks.put(callback)
 
-    def serve(self, server: Server) -> None:
+    def serve(self, server: BaseServer) -> None:
         """Run `server` until this process is to stop, then close it, within the deadline.
 
-        The server is one of `socketserver`'s kind. The heartbeat comes from its loop, which has to call
-        `service_actions` in each turn, as the standard library's does. If it has a `shutdown_timeout`, in seconds,
-        that is lowered to what is left of the deadline.
+        The heartbeat comes from the server's loop, which has to call `service_actions` in each turn, as the standard
+        library's does. If it has a `shutdown_timeout`, in seconds, that is lowered to what is left of the deadline.
 
         Raises:
             TimeoutError: From the server: handlers were still running at its time-out.
@@ -156,21 +124,17 @@ class Child:
             server.server_close()
 
     def _forsake(self) -> None:
-        """In a process that was forked from this one: drop the pipe to the parent, which is not its parent."""
+        """In a process that was forked from this one: drop the line to the parent, which is not its parent."""
         self._line.close()
-        # A thread that does not exist in the forked process may have held one of the locks.
-        self._renew()
-        self._written = None
-        self._called_back.set()
+        # A thread that does not exist in the forked process may have held its lock.
+        self.stopping = threading.Event()
 
     def _attend(self) -> None:
-        """Listen to the parent, send the signs of life, and report; in a thread of its own."""
-        pause = self._interval if self._written is None else min(self._interval, REPORT_INTERVAL)
+        """Listen to the parent and send the signs of life, until the stop; then run the callbacks, in this thread."""
         told = -1
         warned = False
         silent_since = time.monotonic()
-        while not any(map(self._must_stop, wait([self._line, self._signals.ear], pause))):
-            self._report()
+        while not any(map(self._must_stop, wait([self._line, self._signals.ear], self._interval))):
             turns = self._turns
             now = time.monotonic()
             if turns == 0 or turns != told:
@@ -179,66 +143,48 @@ class Child:
             elif not warned and now - silent_since > self._limits.heartbeat_timeout / 2:
                 warned = True
                 (stack,) = stacks([threading.main_thread().ident])
-                self._log(logging.WARNING, "child_silent", f"\n{stack}", seconds=round(now - silent_since, 3))
-        self._stop()
+                seconds = round(now - silent_since, 3)
+                log(logging.WARNING, "child_silent", f"\n{stack}", number=self.number, seconds=seconds)
+        self._leave()
+        # In a thread of its own: a callback may block, and the deadline must be kept.
+        threading.Thread(target=self._end_late, name="ebbpool-prefork-stop", daemon=True).start()
+        for callback in iter(self._callbacks.get, None):
+            try:
+                callback()
+            except Exception:
+                log(logging.ERROR, "on_stop_failed", "\n" + traceback.format_exc(), number=self.number)
 
     def _must_stop(self, source: object) -> bool:
         if source is not self._line:
             return signal.SIGTERM in self._signals.hear()
         # The parent has ended the line, or is gone. SIGTERM tells code that has a handler of its own for that.
-        if os.name == "posix":
-            ident = threading.main_thread().ident
-            assert ident is not None
-            with contextlib.suppress(OSError):
-                signal.pthread_kill(ident, signal.SIGTERM)
+        ident = threading.main_thread().ident
+        assert ident is not None
+        with contextlib.suppress(OSError):
+            signal.pthread_kill(ident, signal.SIGTERM)
         return True
 
-    def _stop(self) -> None:
-        self._leave()
-        # In a thread of its own: a callback may block, and the deadline must be kept.
-        threading.Thread(target=self._call_back, name="ebbpool-prefork-stop", daemon=True).start()
-        # This process ends itself at the deadline: if the parent is gone, no other process would.
+    def _end_late(self) -> None:
+        """End this process at the deadline: if the parent is gone, no other process would."""
         while (left := self._deadline + LAST_WORD - time.monotonic()) > 0:
             time.sleep(min(left, LONGEST_WAIT))
-        self._log(logging.ERROR, "child_overdue", seconds=self._limits.graceful_timeout)
+        log(logging.ERROR, "child_overdue", number=self.number, seconds=self._limits.graceful_timeout)
         last_words()
         os._exit(1)
 
-    def _call_back(self) -> None:
-        for callback in iter(self._callbacks.get, None):
-            try:
-                callback()
-            except Exception:
-                self._log(logging.ERROR, "on_stop_failed", "\n" + traceback.format_exc())
-        self._called_back.set()
-
     def _leave(self) -> None:
-        with self._lock:
-            if self.stopping.is_set():
-                return
+        # If two threads get here at once, both do the same.
+        if not self.stopping.is_set():
             self._deadline = time.monotonic() + self._limits.graceful_timeout
             self.stopping.set()
-        self._tell(LEAVING)
-        self._signals.note(signal.SIGTERM)
+            self._tell(LEAVING)
+            self._signals.note(signal.SIGTERM)
 
-    def _report(self) -> None:
-        # One at a time, so that none overtakes another. A parent that has been stopped reads nothing: there is no room.
-        with self._reporting:
-            if self._written is not None and wait_for(self._line, True, 0.0):
-                try:
-                    self._tell(self._written())
-                except Exception:
-                    # What a subclass of the executor does must not end all reports.
-                    LOGGER.exception("the metrics of this process cannot be reported")
-
-    def _tell(self, message: bytes) -> None:
+    def _tell(self, word: int) -> None:
         # Errors are ignored: the thread that listens notices if the parent is gone. A parent that does not read must
-        # not hold up the end of this process: what finds no room is dropped; the next message ends one that was cut.
-        with self._telling, contextlib.suppress(OSError):
-            self._line.sendall(b"\n" + message + b"\n")
-
-    def _log(self, level: int, event: str, detail: str = "", **fields: object) -> None:
-        log(level, event, detail, number=self.number, **fields)
+        # not hold up the end of this process: what finds no room is dropped.
+        with contextlib.suppress(OSError):
+            self._line.send(bytes([word]))
 
 
 def log(level: int, event: str, detail: str = "", /, **fields: object) -> None:
@@ -253,23 +199,17 @@ def _value(value: object) -> str:
 
 
 def main(
-    serve: Callable[[Child], object],
-    limits: Limits,
-    reporter: Reporter | None,
-    listener: socket.socket,
-    number: int,
-    line: socket.socket,
+    serve: Callable[[Child], object], limits: Limits, listener: socket.socket, number: int, line: socket.socket
 ) -> None:
     """Run one child, in its main thread, from its start to its end."""
     with unhindered():
-        child = Child(listener, number, line, limits, reporter)
+        child = Child(listener, number, line, limits)
         try:
             if not child.stopping.is_set():
                 serve(child)
         finally:
             child._leave()
-            child._report()
-        # The thread that listens ends this process if a callback takes too long.
+        # The thread that runs the callbacks; if they take too long, another one ends this process.
         child._callbacks.put(None)
-        child._called_back.wait()
+        child._attendant.join()
     flush_or_discard(sys.stdout, sys.stderr)

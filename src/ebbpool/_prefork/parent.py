@@ -8,73 +8,47 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from ebbpool._prefork.bind import Listeners
-from ebbpool._prefork.child import BEAT, LEAVING, LONGEST_WAIT, READY, log
-from ebbpool._prefork.makers import Starter, Template, Work
+from ebbpool._prefork.child import LEAVING, LONGEST_WAIT, READY, log
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
+from ebbpool._prefork.template import Template, Work
 from ebbpool._prefork.watchdog import Limits, Watchdog
 
-KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 LOST: Final = 255
 """The exit code of a child of which its template cannot tell any more."""
-
-FORKS: Final = hasattr(os, "fork") and hasattr(socket, "send_fds")
-"""Whether children are forked by a template. Otherwise each is spawned."""
-
-Reports: TypeAlias = Callable[[int, bytes | None], object]
-"""Called with the serial of a child and a report of it, or None once it has ended; it raises nothing."""
 
 
 @dataclass
 class _Process:
     number: int
-    line: socket.socket
-    maker: Template | Starter | None = None
-    begun: bytes = b""  # what has come of a message whose end has not
-    talks: bool = True  # whether its end of the line is open
+    line: socket.socket | None = None  # None if its end of the line is closed
+    template: Template | None = None
     pid: int | None = None  # known once it has been started
     ended: int | Exception | None = None  # its exit code, or why it could not be started
     doomed: bool = False  # whether it is to be killed
 
-    def messages(self) -> Iterator[bytes]:
-        """Yield what has come, without waiting."""
-        with contextlib.suppress(BlockingIOError):
-            while self.talks:
-                try:
-                    data = self.line.recv(1 << 16)
-                except ConnectionError:
-                    data = b""
-                self.talks = bool(data)
-                *whole, self.begun = (self.begun + data).split(b"\n")
-                yield from filter(None, whole)
+    def close(self) -> None:
+        if self.line is not None:
+            self.line.close()
+            self.line = None
 
 
 class Parent:
     """The owner of children, which a watchdog decides about, until all is over. For one use, in the main thread."""
 
     def __init__(
-        self,
-        work: Work,
-        listeners: Listeners,
-        processes: int,
-        limits: Limits,
-        preload: Sequence[str] | None,
-        reports: Reports,
+        self, work: Work, listener: socket.socket, processes: int, limits: Limits, preload: Sequence[str] | None
     ) -> None:
-        self._work = work
-        self._listeners = listeners
+        self._new_template = partial(Template, work, preload, listener)
         self._watchdog = Watchdog(self, processes, limits)
-        self._preload = preload
-        self._reports = reports
         self._processes: dict[int, _Process] = {}
-        # The last one makes new children; the others are kept until their last child has ended.
-        self._makers: list[Template | Starter] = []
+        # The last one forks new children; the others are kept until their last child has ended.
+        self._templates: list[Template] = []
         self._renew = True  # whether the next child needs a new one
         self._signals = OwnSignals(FROM_THE_PARENT, self._forsake)
 
@@ -87,81 +61,77 @@ class Parent:
                 self._turn()
             return self._watchdog.status
         finally:
-            for child in self._processes.values():
-                self._end(child)
-                child.line.close()
-            for maker in self._makers:
-                maker.close()
+            for serial, child in self._processes.items():
+                self.kill(serial)
+                child.close()
+            for template in self._templates:
+                template.close()
             self._signals.release()
 
     def _forsake(self) -> None:
         # While another process has an end of these lines, the children would not notice this process's death.
         for child in self._processes.values():
-            child.line.close()
-        for maker in self._makers:
-            maker.forsake()
+            child.close()
+        for template in self._templates:
+            template.forsake()
 
     def _turn(self) -> None:
         timeout = min(LONGEST_WAIT, max(0.0, self._watchdog.due() - time.monotonic()))
         if any(child.ended is not None for child in self._processes.values()):
             timeout = 0.0
         sources: list[Any] = [self._signals.ear]
-        for maker in self._makers:
-            sources += maker.sources()
-        # A child's messages are read only once its maker has told its process id.
-        sources += [child.line for child in self._processes.values() if child.talks and child.pid is not None]
+        sources += [template.link for template in self._templates if template.alive]
+        # What a child says is read only once its template has told its process id.
+        sources += [child.line for child in self._processes.values() if child.line and child.pid is not None]
         wait(sources, timeout)
         self._learn()
         for number in self._signals.hear():
             self._obey(number)
-        # Messages that have come are read before `tick` decides which children have been silent for too long.
+        # What has been said is read before `tick` decides which children have been silent for too long.
         for serial, child in list(self._processes.items()):
-            if child.pid is not None:
-                self._hear(serial, child)
-            self._check(serial, child)
+            self._hear(serial, child)
         self._watchdog.tick(time.monotonic())
-        numbers = {child.number for child in self._processes.values()}
-        self._listeners.keep_only(numbers.union(range(self._watchdog.processes)))
-        used = [child.maker for child in self._processes.values()]
-        for maker in self._makers[:-1]:
-            if maker not in used:
-                self._makers.remove(maker)
-                maker.close()
+        used = [child.template for child in self._processes.values()]
+        for template in self._templates[:-1]:
+            if template not in used:
+                self._templates.remove(template)
+                template.close()
 
     def _learn(self) -> None:
-        """Take in what the makers tell; the watchdog hears of it later."""
-        for maker in self._makers:
-            for serial, pid, ended in maker.news():
+        """Take in what the templates tell; the watchdog hears of it later."""
+        for template in self._templates:
+            for serial, pid, ended in template.news():
                 child = self._processes[serial]
                 child.ended = ended
                 if pid is not None:
                     child.pid = pid
-                    self.report("child_started", serial, "info", {"number": child.number})
+                    self.report(logging.INFO, "child_started", serial, number=child.number)
                     if child.doomed:
-                        self._end(child)
+                        self.kill(serial)
 
     def _hear(self, serial: int, child: _Process) -> None:
-        tell = {READY: self._watchdog.ready, BEAT: self._watchdog.beat, LEAVING: self._watchdog.leaving}
-        for message in child.messages():
-            if message in tell:
-                tell[message](serial, time.monotonic())
-            else:
-                self._reports(serial, message)
-
-    def _check(self, serial: int, child: _Process) -> None:
-        """Tell the watchdog that a child is gone, or was never there."""
+        """Tell the watchdog what a child has said, and that it is gone, or was never there."""
+        now = time.monotonic()
+        tell = {READY: self._watchdog.ready, LEAVING: self._watchdog.leaving}
+        if child.line and child.pid is not None:
+            with contextlib.suppress(BlockingIOError):
+                try:
+                    said = child.line.recv(1 << 16)
+                except ConnectionError:
+                    said = b""
+                for word in said:
+                    tell.get(word, self._watchdog.beat)(serial, now)
+                if not said:
+                    child.close()
         ended = child.ended
-        if ended is None and child.maker is not None and not child.maker.alive:
+        if ended is None and child.template is not None and not child.template.alive:
             if child.pid is None:
                 ended = ChildProcessError("the template has ended")
-            elif not child.talks:
+            elif not child.line:
                 ended = LOST
-        if ended is None:
-            return
-        self._reports(serial, None)
-        self._watchdog.gone(serial, ended, time.monotonic())
-        del self._processes[serial]
-        child.line.close()
+        if ended is not None:
+            self._watchdog.gone(serial, ended, now)
+            self._processes.pop(serial).close()
 
     def _obey(self, number: int) -> None:
         name = signal.Signals(number).name
@@ -178,37 +148,36 @@ class Parent:
 
     def start(self, serial: int, number: int) -> None:
         """Start a child; an error counts as its end."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        child = self._processes[serial] = _Process(number, ours)
-        with theirs:
-            try:
-                if self._renew or not self._makers[-1].alive:
-                    self._makers.append(Template(self._work, self._preload) if FORKS else Starter("spawn", self._work))
+        child = self._processes[serial] = _Process(number)
+        try:
+            child.line, theirs = socket.socketpair()
+            child.line.setblocking(False)
+            with theirs:
+                if self._renew or not self._templates[-1].alive:
+                    self._templates.append(self._new_template())
                     self._renew = False
-                child.maker = self._makers[-1]
-                child.maker.start(serial, number, self._listeners.of(number), theirs)
-            except (OSError, EOFError, RuntimeError) as error:
-                child.ended = error
+                child.template = self._templates[-1]
+                child.template.start(serial, number, theirs)
+        except (OSError, EOFError, RuntimeError) as error:
+            child.ended = error
         self._learn()
 
     def stop(self, serial: int) -> None:
-        with contextlib.suppress(OSError):
-            self._processes[serial].line.shutdown(socket.SHUT_WR)
+        line = self._processes[serial].line
+        if line is not None:
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_WR)
 
     def kill(self, serial: int) -> None:
-        self._end(self._processes[serial])
-
-    def _end(self, child: _Process) -> None:
+        child = self._processes[serial]
         child.doomed = True
         if child.pid is not None:
             with contextlib.suppress(OSError):
-                os.kill(child.pid, KILL)
-        elif child.maker is not None:
+                os.kill(child.pid, signal.SIGKILL)
+        elif child.template is not None:
             # It has not come that far: what the template imports is stuck, or all is to end.
-            child.maker.kill()
+            child.template.kill()
 
-    def report(self, event: str, serial: int | None, level: str, fields: dict[str, object]) -> None:
+    def report(self, level: int, event: str, serial: int | None, **fields: object) -> None:
         """Log an event, with the process id of the child that it is about, or of this process."""
-        about = {} if serial is None else {"pid": self._processes[serial].pid}
-        log(logging.getLevelNamesMapping()[level.upper()], event, **about | fields)
+        log(level, event, **({} if serial is None else {"pid": self._processes[serial].pid}), **fields)

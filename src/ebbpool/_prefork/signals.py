@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from ebbpool._stdio import Bell
 
-FROM_THE_PARENT: Final = tuple(
-    getattr(signal, name)
-    for name in ("SIGBREAK", "SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGTTIN", "SIGTTOU")
-    if hasattr(signal, name)
+FROM_THE_PARENT: Final = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT),
+    *(signal.SIGTERM, signal.SIGTTIN, signal.SIGTTOU),
 )
 """Signals that mean something to the parent. They may come to the whole process group."""
 
@@ -22,9 +21,6 @@ FROM_THE_PARENT: Final = tuple(
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
     """Block the parent's signals, so that a new process, which inherits the mask, gets none before it handles them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FROM_THE_PARENT)
     try:
         yield
@@ -50,6 +46,8 @@ class OwnSignals(Bell):
         """Begin to handle signals. Main thread only."""
         _owners.append(self)
         self._before = {number: signal.signal(number, self.note) for number in self.numbers}
+        # A signal that comes just before a wait, or to another thread, does not interrupt it, but this ends it.
+        self._wakeup = signal.set_wakeup_fd(self._rope.fileno(), warn_on_full_buffer=False)
 
     def release(self) -> None:
         """Put back the handlers from before. Main thread only."""
@@ -57,13 +55,20 @@ class OwnSignals(Bell):
         for number, before in self._before.items():
             if signal.getsignal(number) == self.note:
                 signal.signal(number, before or signal.SIG_DFL)
+        if (other := signal.set_wakeup_fd(self._wakeup)) != self._rope.fileno():
+            signal.set_wakeup_fd(other)
         self.close()
 
     def note(self, number: int, frame: object = None) -> None:
         """Do as if the signal had come; harmless in a forked process."""
-        self.ring(bytes([number]))
+        self.ring(bytes([number | _NOTED]))
+
+    def hear(self) -> bytes:
+        """Return the numbers of the signals that were noted; a signal itself leaves its number without the mark."""
+        return bytes(noted ^ _NOTED for noted in super().hear() if noted & _NOTED)
 
 
+_NOTED: Final = 0x80
 _owners: Final[list[OwnSignals]] = []
 _masks: Final = threading.local()
 
@@ -91,5 +96,4 @@ def _in_fork() -> None:
         _unblock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_unblock, after_in_child=_in_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_unblock, after_in_child=_in_fork)

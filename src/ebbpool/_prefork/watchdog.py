@@ -7,6 +7,7 @@ what to do. It behaves as gunicorn's arbiter does.
 from __future__ import annotations
 
 import enum
+import logging
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -54,24 +55,21 @@ class Life:
 
     serial: int
     number: int
-    generation: int
     born: float
     deadline: float = math.inf
     phase: Phase = Phase.STARTING
-    ready_at: float | None = None
+    settled: float = math.inf  # when it will have served for long enough
+    stale: bool = False  # whether a reload is to replace it
 
     @property
     def live(self) -> bool:
         return self.phase in (Phase.STARTING, Phase.SERVING)
 
-    def has_proved_itself(self, now: float) -> bool:
-        return self.ready_at is not None and now >= self.ready_at + SETTLE
-
 
 OVERDUE: Final = {
-    Phase.STARTING: ("child_not_ready", "error"),
-    Phase.SERVING: ("child_unresponsive", "error"),
-    Phase.STOPPING: ("child_overdue", "warning"),
+    Phase.STARTING: ("child_not_ready", logging.ERROR),
+    Phase.SERVING: ("child_unresponsive", logging.ERROR),
+    Phase.STOPPING: ("child_overdue", logging.WARNING),
 }
 """What is reported, and how gravely, of a child that has been in a phase for too long."""
 
@@ -94,7 +92,6 @@ class Watchdog:
         self._outcome = STOPPED
         self._stopping = False
         self._served = False
-        self._generation = 0
         self._reloading = False
         self._reload_failures = 0
         self._serial = 0
@@ -106,7 +103,7 @@ class Watchdog:
         life = self.lives[serial]
         if life.phase is Phase.STARTING:
             self._enter(life, Phase.SERVING, now)
-            life.ready_at = now
+            life.settled = now + SETTLE
             self._served = True
             self._report("child_ready", life, seconds=round(now - life.born, 3))
 
@@ -127,11 +124,11 @@ class Watchdog:
         """Note that a child has ended, with an exit code, or with an error if the system refused its process."""
         life = self.lives.pop(serial)
         if isinstance(ended, BaseException):
-            self._report("start_failed", life, "error", error=f"{type(ended).__name__}: {ended}")
+            self._report("start_failed", life, logging.ERROR, error=f"{type(ended).__name__}: {ended}")
         else:
             clean = ended in (0, TERMINATED)
             expected = life.phase is Phase.KILLED or (life.phase is Phase.STOPPING and clean)
-            level = "info" if expected else "warning"
+            level = logging.INFO if expected else logging.WARNING
             self._report("child_exited", life, level, exitcode=ended, seconds=round(now - life.born, 3))
             if not clean and life.phase is not Phase.KILLED:
                 self._blame()
@@ -140,7 +137,8 @@ class Watchdog:
 
     def reload(self) -> None:
         if not self._stopping:
-            self._generation += 1
+            for life in self.lives.values():
+                life.stale = True
             self._reloading = True
             self._reload_failures = 0
             self._not_before.clear()
@@ -161,7 +159,7 @@ class Watchdog:
             self._report("stopping", seconds=self._limits[Phase.STOPPING])
 
     def abort(self) -> None:
-        self._report("stopping_at_once", level="warning")
+        self._report("stopping_at_once", level=logging.WARNING)
         self._end(max(self._outcome, UNFINISHED) if self.lives else self._outcome)
 
     def due(self) -> float:
@@ -175,7 +173,7 @@ class Watchdog:
             # This process was stopped, or starved, which is no child's fault: every wait begins anew.
             for life in self.lives.values():
                 self._enter(life, life.phase, now)
-            self._report("overslept", level="warning", seconds=round(late, 3))
+            self._report("overslept", level=logging.WARNING, seconds=round(late, 3))
         for life in list(self.lives.values()):
             if now < life.deadline:
                 continue
@@ -203,10 +201,9 @@ class Watchdog:
             lives = self._of(number)
             if not lives:
                 self._start(number, now)
-            elif len(lives) > 1 and (ready_at := lives[-1].ready_at) is not None:
-                if not lives[-1].has_proved_itself(now):
-                    self._moments.append(ready_at + SETTLE)
-                    continue
+            elif len(lives) > 1 and now < lives[-1].settled:
+                self._moments.append(lives[-1].settled)
+            else:
                 for life in lives[:-1]:
                     self._stop(life, now)
         pairs = [self._of(number) for number in range(self.processes)]
@@ -214,7 +211,7 @@ class Watchdog:
             # One by one.
             return
         serving = [life for lives in pairs for life in lives if life.phase is Phase.SERVING]
-        stale = [life.number for life in serving if life.generation < self._generation]
+        stale = [life.number for life in serving if life.stale]
         if stale:
             self._start(stale[0], now)
         elif self._reloading and len(serving) == self.processes:
@@ -235,7 +232,7 @@ class Watchdog:
             self._moments.append(moment)
             return
         self._serial += 1
-        life = self.lives[self._serial] = Life(self._serial, number, self._generation, now)
+        life = self.lives[self._serial] = Life(self._serial, number, now)
         self._enter(life, Phase.STARTING, now)
         self._owner.start(self._serial, number)
 
@@ -248,7 +245,7 @@ class Watchdog:
     def _kill(self, life: Life) -> None:
         if life.phase is not Phase.KILLED:
             self._enter(life, Phase.KILLED, 0.0)
-            self._report("child_killed", life, "warning")
+            self._report("child_killed", life, logging.WARNING)
             self._owner.kill(life.serial)
 
     def _end(self, outcome: int) -> None:
@@ -267,7 +264,7 @@ class Watchdog:
         if self._stopping:
             return
         number = life.number
-        if life.has_proved_itself(now):
+        if now >= life.settled:
             self._failures[number] = 0
             self._not_before[number] = now
         else:
@@ -275,12 +272,12 @@ class Watchdog:
             failures = self._failures[number]
             delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 30))
             self._not_before[number] = now + delay
-            self._report("restart_delayed", life, "warning", failures=failures, seconds=delay)
+            self._report("restart_delayed", life, logging.WARNING, failures=failures, seconds=delay)
             if any(other.serial < life.serial for other in self._of(number)):
                 self._reload_failed(number)
         # Of a number that has failed the failures are forgotten only once a child of it has served.
         if not self._served and all(self._failures[number] for number in range(self.processes)):
-            self._report("gave_up", level="critical", reason="no child ever got ready", processes=self.processes)
+            self._report("gave_up", level=logging.CRITICAL, reason="no child ever got ready", processes=self.processes)
             self._end(NEVER_STARTED)
 
     def _reload_failed(self, number: int) -> None:
@@ -289,9 +286,9 @@ class Watchdog:
             self._reloading = False
             self._failures[number] = 0
             for life in self.lives.values():
-                life.generation = self._generation
-            self._report("reload_failed", level="error", failures=self._reload_failures)
+                life.stale = False
+            self._report("reload_failed", level=logging.ERROR, failures=self._reload_failures)
 
-    def _report(self, event: str, life: Life | None = None, level: str = "info", **fields: object) -> None:
+    def _report(self, event: str, life: Life | None = None, level: int = logging.INFO, **fields: object) -> None:
         about = {} if life is None else {"number": life.number}
-        self._owner.report(event, None if life is None else life.serial, level, about | fields)
+        self._owner.report(level, event, None if life is None else life.serial, **about, **fields)
