@@ -71,7 +71,7 @@ IMPORTS: dict[str, set[str]] = {
     "prometheus": {"_metrics", "_pool", "executor"},
     "prefork": {"_checks", "_metrics", "_interpreter", "_stdio", "_prefork"},
     "_top": {"_monitor", "_unix", "_version"},
-    "_cli": {"__init__", "_metrics", "_interpreter", "_stdio", "_pool", "_prefork", "_top", "prefork", "socketserver"},
+    "_cli": {"__init__", "_interpreter", "_pool", "_top"},
     "__main__": {"_cli"},
 }
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""
