@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -300,7 +299,6 @@ class RequestBytes(io.RawIOBase):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._copy: io.FileIO | None = None
 
     def readable(self) -> bool:
         return True
@@ -311,8 +309,6 @@ class RequestBytes(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         connection = self._connection
-        if self._copy is not None and (count := self._copy.readinto(buffer)):
-            return count
         if not connection.to_come and connection.position == connection.end and connection.head.open_ended:
             # From here on the connection carries no requests.
             connection.leave_frame()
@@ -333,20 +329,3 @@ class RequestBytes(io.RawIOBase):
         if not endless:
             connection.to_come -= received
         return received
-
-    def fileno(self) -> int:
-        """Return a descriptor from which a child process can read what is left: that of a file if something is here."""
-        connection = self._connection
-        if self._copy is None and connection.position < connection.end:
-            if connection.to_come:
-                raise io.UnsupportedOperation("a body that has come in part only has no descriptor")
-            self._copy = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed with this one)
-            while part := connection.take(CHUNK):
-                self._copy.write(part)
-            self._copy.seek(0)
-        return connection.fileno() if self._copy is None else self._copy.fileno()
-
-    def close(self) -> None:
-        if self._copy is not None:
-            self._copy.close()
-        super().close()
