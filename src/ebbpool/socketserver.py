@@ -138,9 +138,6 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
         """
         self._limits  # noqa: B018 (checked here, so that a bad attribute is found now)
         super().server_activate()
-        if self.socket.family in (socket.AF_INET, socket.AF_INET6):
-            # For a `get_request` that is not ours: accepted sockets inherit it.
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._adopted and isinstance(self.server_address, tuple):
             # What `server_bind` does besides binding, without the name service, for which no child should wait.
             host, port = self.server_address[:2]

@@ -54,7 +54,7 @@ class Connection(socket.socket):
     answered: bool  # whether something was sent since the request was handed over, interim responses not counted
     again: bool  # whether the handler asked for the next request
     ended: bool  # whether the client has closed its side of the connection
-    came: int  # bytes that came while a handler read; in a room, that were there when it got more time, or thrown away
+    came: int  # bytes that came while a handler read; in a room, those there when it got more time
     waited: float  # seconds for which that handler has waited for them
 
     __slots__ = tuple(__annotations__)
