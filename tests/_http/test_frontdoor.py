@@ -16,7 +16,6 @@ from unittest import mock
 import pytest
 from support.common import LONG, TIMEOUT, Background, Gate, eventually, no_collector
 from support.httpserver import (
-    CLOSED,
     Bell,
     Client,
     Echo,
@@ -149,18 +148,6 @@ def test_a_client_that_was_answered_early_may_not_stay(poller: Any) -> None:
         assert len(keeper.door.lingering.held) == 1
         keeper.pass_time(frontdoor.LINGER + 0.1)
         assert keeper.end(client)
-    with porter(Echo, max_header_size=10) as keeper, Client(keeper.server) as client:
-        assert keeper.answer(client.send(b"x" * 20)).status == 414
-
-        def send() -> bool:
-            try:
-                # More than the buffers on both sides hold besides.
-                client.send(bytes(frontdoor.LINGER_BYTES * 16))
-            except CLOSED:
-                return True
-            return False
-
-        assert keeper.during(send)
 
 
 def test_a_full_queue_is_answered_503() -> None:

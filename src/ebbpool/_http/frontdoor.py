@@ -21,8 +21,6 @@ TICK: Final = 0.25
 """Seconds between two looks at the clocks of connections, at most."""
 LINGER: Final = 2.0
 """Seconds for which a connection that was answered early stays open, so that the client gets to read the answer."""
-LINGER_BYTES: Final = 4 << 20
-"""How many bytes are thrown away meanwhile at most."""
 GRACE: Final = 1.0
 """Seconds after the accept in which a connection without a request is assumed to have one on its way."""
 MOST_BUFFERED: Final = 64 << 20
@@ -198,9 +196,7 @@ class FrontDoor(Door):
 
     def _discard(self, connection: Connection) -> None:
         for _ in range(DRAINED):
-            chunk = connection.receive()
-            connection.came += len(chunk)
-            if not chunk or connection.came > LINGER_BYTES:
+            if not connection.receive():
                 self._drop(connection)
                 return
         self._arm(connection)
@@ -260,13 +256,7 @@ class FrontDoor(Door):
     def _drop(self, connection: Connection) -> None:
         self._leave(connection)
         self._poller.drop(connection)
-        self._shut_down(connection)
-
-    def _shut_down(self, connection: Connection) -> None:
-        try:
-            self._host.shutdown_request(connection)
-        except Exception:
-            LOGGER.exception("the connection of %s could not be shut down", connection.address)
+        self._host._shut_down(connection, connection.address)
 
     def _expire(self) -> None:
         self._next_look = self._now + TICK
@@ -301,7 +291,7 @@ class FrontDoor(Door):
                     if self._take_back(connection, self.lingering):
                         return
                 turn_away(connection)
-        self._shut_down(connection)
+        self._host._shut_down(connection, connection.address)
 
     def _take_back(self, connection: Connection, room: Room) -> bool:
         # Queued before it is armed: the event may come at once, and the loop empties the queue before it looks up the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import socket
 import socketserver
 import sys
@@ -17,11 +16,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ebbpool._checks import time_limit, waiting_limit
 from ebbpool._interpreter import GIL_ENABLED
-from ebbpool._servers import loop_state
 from ebbpool._servers.door import ACCEPTS, EXHAUSTED, LOGGER, NAP, SHARED_ACCEPTS, Door, turn_away
 from ebbpool._servers.handlers import Handlers
 from ebbpool._servers.loop_state import Loop
-from ebbpool._stdio import flush_or_discard
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
@@ -262,7 +259,6 @@ class AdaptivePoolMixIn(_Base):
                         break
         finally:
             self._hand_over(accepted, door)
-        door.go_on()
         if GIL_ENABLED and not door.keeps and door.naps_after(count):
             # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
@@ -298,14 +294,16 @@ class AdaptivePoolMixIn(_Base):
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Handle one request, in a worker; whatever is raised goes to `handle_error`."""
         self._handle(request, client_address)
+        self._shut_down(request, client_address)
+
+    def _shut_down(self, request: Any, client_address: Any) -> None:
         try:
             self.shutdown_request(request)
-        except BaseException:
+        except Exception:
             LOGGER.exception("the connection of %s could not be shut down", client_address)
 
     def _handle(self, request: Any, client_address: Any) -> bool:
         """Have the handler handle a request, in a worker; return whether nothing was raised."""
-        forks = loop_state.forks
         try:
             if not self._deferred or self._shook_hands(request):
                 self.finish_request(request, client_address)
@@ -313,11 +311,6 @@ class AdaptivePoolMixIn(_Base):
         except BaseException:
             self._failed(request, client_address)
             return False
-        finally:
-            if forks != loop_state.forks:
-                # A process that a handler has forked and not ended: only the parent answers the client, and serves.
-                flush_or_discard(sys.stdout, sys.stderr)
-                os._exit(0)
 
     def _shook_hands(self, request: Any) -> bool:
         patience = request.gettimeout()
