@@ -421,21 +421,3 @@ def test_a_wait_longer_than_the_system_can_and_a_system_without_poll(monkeypatch
         waiting = Background(lambda: wait_for(one, False, None))
         other.send(b"x")
         assert waiting.join()
-
-
-def test_blank_lines_behind_a_body_leave_a_connection_idle(poller: Any) -> None:
-    with porter(Echo, poller, idle_timeout=60, header_timeout=10) as keeper, Client(keeper.server) as client:
-        door = keeper.door
-        assert keeper.answer(client.post(b"abc")).body == b"abc"
-        keeper.hold(door.idle, 1)
-        for part, left in ((b"\r", b"\r"), (b"\n", b""), (b"\r", b"\r")):
-            client.send(part)
-            keeper.until(lambda left=left: keeper.oldest(door.idle).data == left)
-        assert not door.reading.held
-        keeper.pass_time(11)
-        assert keeper.answer(client.send(b"\nGET /b HTTP/1.1\r\n\r\n")).body == b"/b"
-        # And so does half of one that came with the body.
-        assert keeper.answer(client.send(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc\r")).body == b"abc"
-        keeper.hold(door.idle, 1)
-        keeper.pass_time(61)
-        assert keeper.end(client)

@@ -250,10 +250,13 @@ def test_a_client_that_sends_on_can_read_its_answer() -> None:
         keeper.hold(keeper.door.lingering, 0)
 
 
-def test_blank_lines_before_a_request_are_dropped() -> None:
+def test_blank_lines_around_a_request_are_dropped() -> None:
     with serving(Echo) as server, Client(server) as client:
         for blank in (b"\r\n" * 10, b"\n" * 5000):
             assert client.send(blank).get("/a").body() == b"/a"
+        for blank in (b"\r\n", b"\r"):
+            assert client.send(b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\na" + blank).body() == b"a"
+        assert client.send(b"\n").get("/b").body() == b"/b"
 
 
 @given(st.lists(st.sampled_from([b"a", b"\r", b"\n", b":", b" "]), max_size=30).map(b"".join))

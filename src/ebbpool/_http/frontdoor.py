@@ -184,10 +184,7 @@ class FrontDoor(Door):
             connection.limit = self._limits.request_timeout
             self._host._guarded(self._host.process_request, connection, connection.address)
             return
-        room = self.filling
-        if connection.head is None:
-            # Half of a blank line after a body does not begin a request.
-            room = self.idle if connection.room is self.idle and connection.data == b"\r" else self.reading
+        room = self.reading if connection.head is None else self.filling
         if connection.data and connection.room is not room:
             self._leave(connection)
             if not self._enter(connection, room):
@@ -282,7 +279,7 @@ class FrontDoor(Door):
         """Take a connection back from its handler, or close it; in the worker."""
         if connection.fileno() >= 0:
             if connection.again:
-                if self._take_back(connection, self.idle if connection.data in (b"", b"\r") else self.reading):
+                if self._take_back(connection, self.reading if connection.data else self.idle):
                     return
             elif connection.unread():
                 connection.data = b""
