@@ -294,16 +294,6 @@ def test_shutdown_and_server_close_end_what_is_idle_and_finish_what_is_not() -> 
         closing.join()
 
 
-def test_a_request_that_is_answered_after_shutdown_ends_its_connection() -> None:
-    with Gate() as gate, serving(gated(gate)) as server, Client(server) as client:
-        client.get("/wait")
-        gate.await_begun()
-        server.shutdown()
-        gate.open()
-        assert client.body() == b"/wait"
-        assert client.ended()
-
-
 def test_server_close_serves_a_request_that_came_to_an_idle_connection() -> None:
     with serving(Echo) as server, Client(server) as client:
         assert client.get().body() == b"/"
