@@ -58,7 +58,7 @@ IMPORTS: dict[str, set[str]] = {
     "_dask": {"_core", "_interpreter", "_maps", "_pool"},
     "dask": {"_checks", "_core", "_dask", "executor", "lane"},
     "_fastthreadpool": {"_checks", "_core", "_maps", "executor", "sync"},
-    "_servers": {"_stdio", "_checks", "_core", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},
+    "_servers": {"_stdio", "_checks", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_core", "_pool", "_replacements", "executor"},
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "_maps", "executor"},
     "celery": {"_pool", "executor"},
