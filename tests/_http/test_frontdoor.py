@@ -280,27 +280,6 @@ def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost() -> None:
         assert keeper.during(file.read).endswith(b"/next")
 
 
-def test_a_loop_that_sleeps_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    wakes = []
-    with porter(Echo, pollers.SelectorPoller()) as keeper:
-        monkeypatch.setattr(keeper.bell, "ring", lambda: wakes.append(1))
-        pairs = [socket.socketpair() for _ in range(3)]
-        door = keeper.door
-        for number, (lent, _) in enumerate(pairs):
-            connection = connections.Connection.adopt(lent)
-            connection.limits = keeper.server._limits
-            connection.again = True
-            if number == 1:
-                # As it does before it waits; the first came while it was awake.
-                door._asleep = True
-            door.give_back(connection)
-        assert len(wakes) == 1
-        keeper.hold(door.idle, 3)
-        for _, other in pairs:
-            other.close()
-        keeper.hold(door.idle, 0)
-
-
 # What waits for connections, some of which are closed behind its back.
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._servers.door import DRAINED, LOGGER, LONGEST, Complaint, Door, SelectorPoller, turn_away
+from ebbpool._servers.door import DRAINED, LOGGER, Complaint, Door, SelectorPoller, turn_away
 from ebbpool._stdio import Bell
 
 TICK: Final = 0.25
@@ -40,7 +40,7 @@ class FrontDoor(Door):
     """The part of a server that reads requests without a worker, hands them over, and keeps connections.
 
     Only the thread that runs the loop may use it, except for `give_back` and what that touches: the queue of returned
-    connections, whether the door is open, and whether it sleeps, all three under the lock.
+    connections, and whether the door is open, both under the lock.
     """
 
     keeps = True
@@ -62,7 +62,6 @@ class FrontDoor(Door):
         self._lock = threading.RLock()
         self._returned: list[tuple[Connection, Room]] = []
         self._open = False
-        self._asleep = False
         self._closed = False
 
     # The loop.
@@ -85,13 +84,7 @@ class FrontDoor(Door):
 
     def turn(self, timeout: float) -> bool:
         """Deal as well with what has happened to connections."""
-        timeout = min(timeout, TICK if self._held else LONGEST)
-        with self._lock:
-            self._asleep = not self._returned
-            if self._returned:
-                timeout = 0.0
-        ready = self._wait(timeout)
-        self._asleep = False
+        ready = self._wait(min(timeout, TICK) if self._held else timeout)
         self._now = self._clock()
         self._take_returned()
         for descriptor in ready:
@@ -303,8 +296,7 @@ class FrontDoor(Door):
                 except (OSError, ValueError):
                     self._returned.pop()
                     return False
-            elif self._asleep:
-                self._asleep = False
+            else:
                 self._bell.ring()
         return True
 
