@@ -181,24 +181,19 @@ class Connection(socket.socket):
 
     def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
         if not self.answered:
-            self._speak(data)
+            said = bytes(data)
+            self.answered = not (said.startswith(INTERIM) and said.find(b"\r\n\r\n") == len(said) - 4)
         sent: int = self.patiently(_send, True, data, flags)
         return sent
 
     def sendall(self, data: ReadableBuffer, flags: int = 0, /) -> None:
         """Send all of `data`; unlike that of any socket, the time-out limits each part that is sent."""
-        if not self.answered:
-            self._speak(data)
-        sent = self.patiently(_send, True, data, flags)
+        sent = self.send(data, flags)
         if isinstance(data, bytes) and sent == len(data):
             return
         with memoryview(data).cast("B") as view:
             while sent < view.nbytes:
-                sent += self.patiently(_send, True, view[sent:], flags)
-
-    def _speak(self, data: ReadableBuffer) -> None:
-        said = bytes(data)
-        self.answered = not (said.startswith(INTERIM) and said.find(b"\r\n\r\n") == len(said) - 4)
+                sent += self.send(view[sent:], flags)
 
     def sendmsg(self, buffers: Iterable[ReadableBuffer], *ancillary: Any) -> int:
         """Send the buffers one after the other; there is no ancillary data on a stream of requests."""

@@ -86,16 +86,16 @@ class Handlers:
         self._live[handler] = None
         try:
             future = self.executor.submit(run_handler, handler)
-        except RuntimeError as error:
+        except BaseException as error:
             self.discard(handler)
+            if not isinstance(error, RuntimeError):
+                raise
             if not isinstance(error, QueueFull):
                 self._refusals.make(error)
             return False
-        except BaseException:
-            self.discard(handler)
-            raise
         if not handler.thread:
-            future.add_done_callback(handler)
+            # A future of ebbpool's says nothing of a call that returns, which costs less.
+            getattr(future, "tell_unless_returned", future.add_done_callback)(handler)
         return True
 
     def discard(self, handler: _Handler) -> None:
