@@ -104,7 +104,7 @@ class AdaptivePoolMixIn(_Base):
         waiting_limit("handshake_timeout", self.handshake_timeout)
         executor = self.executor
         if executor is None:
-            pool = AdaptiveExecutor(
+            executor = AdaptiveExecutor(
                 self.max_workers,
                 type(self).__name__,
                 min_workers=self.min_workers,
@@ -115,10 +115,9 @@ class AdaptivePoolMixIn(_Base):
                 daemon=self.daemon_threads,
                 thread_stack_size=self.thread_stack_size,
             )
-            return Handlers(pool, True, weakref.WeakMethod(self._lost))
-        if not isinstance(executor, Executor):
+        elif not isinstance(executor, Executor):
             raise TypeError(f"executor must be a concurrent.futures.Executor or None, not {executor!r}")
-        return Handlers(executor, False, weakref.WeakMethod(self._lost))
+        return Handlers(executor, self.executor is None, weakref.WeakMethod(self._lost))
 
     @property
     def _loop(self) -> Loop:
