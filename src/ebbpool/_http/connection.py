@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ebbpool._http.framing import REQUEST_LINE, BadRequest, RequestLimits, measure, skip_blank
+from ebbpool._http.framing import BLANK, REQUEST_LINE, BadRequest, RequestLimits, measure
 from ebbpool._stdio import wait_for
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class Connection(socket.socket):
         """
         head = self.head
         if head is None:
-            if self.data[:1] in (b"\r", b"\n") and (blank := skip_blank(self.data)):
-                self.data = self.data[blank:]
+            if self.data.startswith((b"\r\n", b"\n")):
+                self.data = BLANK.sub(b"", self.data)
                 self.position = 0
             if not self.data:
                 return False

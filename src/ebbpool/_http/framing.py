@@ -10,6 +10,8 @@ import re
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
+BLANK: Final = re.compile(rb"\A(?:\r?\n)++")
+"""Blank lines before a request: some clients send one after a body."""
 REQUEST_LINE: Final = 65537
 """The bytes that `http.server` asks for when it wants the line that begins a request."""
 
@@ -19,7 +21,6 @@ _END = re.compile(rb"\n\r?\n")
 _SPACED_NAME = re.compile(rb"\n[^:\s]+[ \t]+:")
 _LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)")
 _LENGTH = re.compile(rb"[0-9]{1,20}")
-_BLANK = re.compile(rb"(?:\r?\n)*+")
 
 
 class RequestLimits(NamedTuple):
@@ -50,12 +51,6 @@ class Head(NamedTuple):
     open_ended: bool = False  # whether the connection may cease to carry requests after this one
     expects: bool = False  # whether the client waits for an interim response before it sends the body
     last: bool = False  # whether the connection must carry no further request
-
-
-def skip_blank(data: bytes | bytearray) -> int:
-    """Return how many bytes of blank lines `data` begins with: some clients send one after a body."""
-    found = _BLANK.match(data)
-    return 0 if found is None else found.end()
 
 
 def parse_head(head: bytes) -> Head:
