@@ -280,6 +280,18 @@ def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost() -> None:
         assert keeper.during(file.read).endswith(b"/next")
 
 
+def test_a_connection_that_the_loop_must_watch_wakes_it() -> None:
+    lent, client = socket.socketpair()
+    with porter(Echo, pollers.SelectorPoller()) as keeper, client:
+        connection = connections.Connection.adopt(lent)
+        connection.limits = keeper.server._limits
+        connection.again = True
+        assert not wait_for(keeper.bell.ear, False, 0)
+        keeper.door.give_back(connection)
+        assert wait_for(keeper.bell.ear, False, 0)
+        keeper.hold(keeper.door.idle, 1)
+
+
 # What waits for connections, some of which are closed behind its back.
 
 
