@@ -92,7 +92,6 @@ BOTH_ENDS = (
     "test_bad_input.py",
     "test_imports.py",
     "test_pytest_plugin.py",
-    "test_serve.py",
 )
 ONE_OF_EACH_KIND = (
     "_http",
@@ -330,8 +329,8 @@ def typing(session: nox.Session) -> None:
 
 
 FACES = {
-    "__main__": ("test_main.py", "test_serve.py"),
-    "_cli": ("test_main.py", "test_serve.py"),
+    "__main__": ("test_main.py",),
+    "_cli": ("test_main.py",),
     "_checks": ("test_bad_input.py",),
     "_ebbpool_pytest": ("test_pytest_plugin.py",),
     "_interpreter": ("test_main.py", "_pool/test_quota.py"),

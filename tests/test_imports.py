@@ -57,7 +57,7 @@ IMPORTS: dict[str, set[str]] = {
     "_anyio": {"_core", "_loops", "_pool", "executor"},
     "_dask": {"_core", "_interpreter", "_maps", "_pool"},
     "dask": {"_checks", "_core", "_dask", "executor", "lane"},
-    "_servers": {"_stdio", "_checks", "_core", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},
+    "_servers": {"_stdio", "_checks", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_core", "_pool", "_replacements", "executor"},
     "fastthreadpool": {"_checks", "_core", "_maps", "_pool", "executor", "sync"},
     "celery": {"_pool", "executor"},
@@ -70,7 +70,7 @@ IMPORTS: dict[str, set[str]] = {
     "prometheus": {"_metrics", "_pool", "executor"},
     "prefork": {"_checks", "_interpreter", "_stdio", "_prefork"},
     "_top": {"_monitor", "_unix", "_version"},
-    "_cli": {"__init__", "_interpreter", "_stdio", "_pool", "_prefork", "_top", "prefork", "socketserver"},
+    "_cli": {"__init__", "_interpreter", "_pool", "_top"},
     "__main__": {"_cli"},
 }
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""

@@ -90,8 +90,8 @@ def test_a_plain_engine_that_was_not_asked_for_is_told_once() -> None:
 def test_help_is_there_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("--help") == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "print the version, and what it runs on" in text and "serve a directory over HTTP" in text
-    for command in ("run", "serve", "top"):
+    assert "print the version, and what it runs on" in text and "watch the pools of another process" in text
+    for command in ("run", "top"):
         assert main(command, "--help") == 0
         assert f"usage: python -m ebbpool {command}" in capsys.readouterr().out
 
@@ -113,32 +113,21 @@ def test_telling_what_runs_imports_no_server() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ("65536", r"argument PORT: must be from 0 to 65535, not 65536"),
-        ("http", r"argument PORT: invalid whole number value: 'http'"),
-        ("8000 9000", r"unrecognized arguments: 9000"),
-        ("-d no-such-directory", r"argument -d/--directory: no such directory: 'no-such-directory'"),
-        ("-p HTTP/2", r"argument -p/--protocol: invalid choice: 'HTTP/2'.*HTTP/1.0.*HTTP/1.1.*"),
-        ("--processes 0", r"argument --processes: must be at least 1, not 0"),
         ("--max-workers 0", r"argument --max-workers: must be at least 1, not 0"),
         ("--max-workers 2.5", r"argument --max-workers: invalid whole number value: '2.5'"),
         ("--min-workers 9 --max-workers 8", r"argument --min-workers: 9 is more than --max-workers, 8"),
         ("--min-spare-workers 257", r"argument --min-spare-workers: 257 is more than --max-workers, 256"),
-        ("--max-queue=-1", r"argument --max-queue: must be at least 0, not -1"),
         ("--keep-alive nan", r"argument --keep-alive: must be a number of seconds, at least 0, not nan"),
         ("--keep-alive=-0.1", r"argument --keep-alive: must be a number of seconds, at least 0, not -0.1"),
         ("--keep-alive soon", r"argument --keep-alive: invalid number of seconds value: 'soon'"),
-        ("--header-timeout 0", r"argument --header-timeout: must be a finite number of seconds above 0, not 0"),
-        ("--idle-timeout inf", r"argument --idle-timeout: must be a finite number of seconds above 0, not inf"),
-        ("--request-timeout nan", r"argument --request-timeout: must be a finite number of seconds above 0, not nan"),
-        ("--shutdown-timeout=-1", r"argument --shutdown-timeout: must be a finite number of seconds above 0, not -1"),
     ],
 )
-def test_wrong_use_of_serve_is_one_clear_line(arguments: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("serve", *arguments.split()) == 2
+def test_a_wrong_option_is_one_clear_line(arguments: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("run", *arguments.split(), "x.py") == 2
     shown = capsys.readouterr()
     usage, line = shown.err.splitlines()
     assert usage.startswith("usage: python -m ebbpool")
-    assert re.fullmatch(rf"python -m ebbpool( serve)?: error: ({reason})", line), line
+    assert re.fullmatch(rf"python -m ebbpool run: error: {reason}", line), line
     assert shown.out == ""
 
 
@@ -235,7 +224,6 @@ def test_a_thread_that_goes_on_finds_the_main_module(tmp_path: Path, how: list[s
     [
         ("--explain program.py", 3, "ebbpool: asyncio: the default executor of new loops\n"),
         ("", 2, "say which program: -m MODULE, or SCRIPT"),
-        ("--min-workers 9 --max-workers 3 program.py", 2, "--min-workers: 9 is more than --max-workers, 3"),
         ("-m no_such_module", 1, "No module named no_such_module"),
     ],
 )

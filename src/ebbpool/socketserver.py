@@ -130,17 +130,9 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
         return max(self._limits.retry_after, math.ceil(self.pool_handlers.retry_after()))
 
     def server_activate(self) -> None:
-        """Check the attributes, make the pool, and listen.
-
-        Raises:
-            TypeError: An attribute is of the wrong type; the message names it.
-            ValueError: An attribute is out of range; the message names it.
-        """
+        """Check the attributes, make the pool, and listen; this raises what the mix-in's does."""
         self._limits  # noqa: B018 (checked here, so that a bad attribute is found now)
         super().server_activate()
-        if self.socket.family in (socket.AF_INET, socket.AF_INET6):
-            # For a `get_request` that is not ours: accepted sockets inherit it.
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._adopted and isinstance(self.server_address, tuple):
             # What `server_bind` does besides binding, without the name service, for which no child should wait.
             host, port = self.server_address[:2]

@@ -16,7 +16,6 @@ from unittest import mock
 import pytest
 from support.common import LONG, TIMEOUT, Background, Gate, eventually, no_collector
 from support.httpserver import (
-    CLOSED,
     Bell,
     Client,
     Echo,
@@ -149,18 +148,6 @@ def test_a_client_that_was_answered_early_may_not_stay(poller: Any) -> None:
         assert len(keeper.door.lingering.held) == 1
         keeper.pass_time(frontdoor.LINGER + 0.1)
         assert keeper.end(client)
-    with porter(Echo, max_header_size=10) as keeper, Client(keeper.server) as client:
-        assert keeper.answer(client.send(b"x" * 20)).status == 414
-
-        def send() -> bool:
-            try:
-                # More than the buffers on both sides hold besides.
-                client.send(bytes(frontdoor.LINGER_BYTES * 16))
-            except CLOSED:
-                return True
-            return False
-
-        assert keeper.during(send)
 
 
 def test_a_full_queue_is_answered_503() -> None:
@@ -293,25 +280,16 @@ def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost() -> None:
         assert keeper.during(file.read).endswith(b"/next")
 
 
-def test_a_loop_that_sleeps_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    wakes = []
-    with porter(Echo, pollers.SelectorPoller()) as keeper:
-        monkeypatch.setattr(keeper.bell, "ring", lambda: wakes.append(1))
-        pairs = [socket.socketpair() for _ in range(3)]
-        door = keeper.door
-        for number, (lent, _) in enumerate(pairs):
-            connection = connections.Connection.adopt(lent)
-            connection.limits = keeper.server._limits
-            connection.again = True
-            if number == 1:
-                # As it does before it waits; the first came while it was awake.
-                door._asleep = True
-            door.give_back(connection)
-        assert len(wakes) == 1
-        keeper.hold(door.idle, 3)
-        for _, other in pairs:
-            other.close()
-        keeper.hold(door.idle, 0)
+def test_a_connection_that_the_loop_must_watch_wakes_it() -> None:
+    lent, client = socket.socketpair()
+    with porter(Echo, pollers.SelectorPoller()) as keeper, client:
+        connection = connections.Connection.adopt(lent)
+        connection.limits = keeper.server._limits
+        connection.again = True
+        assert not wait_for(keeper.bell.ear, False, 0)
+        keeper.door.give_back(connection)
+        assert wait_for(keeper.bell.ear, False, 0)
+        keeper.hold(keeper.door.idle, 1)
 
 
 # What waits for connections, some of which are closed behind its back.
@@ -434,21 +412,3 @@ def test_a_wait_longer_than_the_system_can_and_a_system_without_poll(monkeypatch
         waiting = Background(lambda: wait_for(one, False, None))
         other.send(b"x")
         assert waiting.join()
-
-
-def test_blank_lines_behind_a_body_leave_a_connection_idle(poller: Any) -> None:
-    with porter(Echo, poller, idle_timeout=60, header_timeout=10) as keeper, Client(keeper.server) as client:
-        door = keeper.door
-        assert keeper.answer(client.post(b"abc")).body == b"abc"
-        keeper.hold(door.idle, 1)
-        for part, left in ((b"\r", b"\r"), (b"\n", b""), (b"\r", b"\r")):
-            client.send(part)
-            keeper.until(lambda left=left: keeper.oldest(door.idle).data == left)
-        assert not door.reading.held
-        keeper.pass_time(11)
-        assert keeper.answer(client.send(b"\nGET /b HTTP/1.1\r\n\r\n")).body == b"/b"
-        # And so does half of one that came with the body.
-        assert keeper.answer(client.send(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc\r")).body == b"abc"
-        keeper.hold(door.idle, 1)
-        keeper.pass_time(61)
-        assert keeper.end(client)

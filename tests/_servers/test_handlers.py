@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -181,39 +181,15 @@ def test_a_future_that_is_kept_does_not_keep_what_its_handler_had() -> None:
         assert len(kept) == 1
 
 
-@pytest.mark.parametrize(
-    "whose",
-    ["of the class", "of the standard library's class", "of a subclass", "of the executor", "of the lane's executor"],
-)
-@pytest.mark.parametrize("runs", [True, False])
-def test_handlers_of_an_executor_whose_submit_was_replaced(
-    whose: str, runs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may give a future of its own, and may put another call in the place of the one that it is given."""
-    ran: list[Any] = []
+def test_a_handler_whose_future_ends_in_any_way_before_it_began_is_lost() -> None:
+    """An executor may put another call in the place of the one that it is given."""
+    executor = Refusing(None)
     lost: list[Any] = []
-    submitted: Any = ThreadPoolExecutor.submit
-
-    def submit(*given: Any) -> Any:
-        fn, *args = given[1:] if "class" in whose else given
-        return submitted(standard, fn, *args) if runs else submitted(standard, int)
-
-    class Laned(AdaptiveExecutor):
-        def hand_in(self, lane: Any, first: bool, fn: Any, args: Any, kwargs: Any) -> Any:
-            return super().hand_in(lane, first, *((fn, args) if runs else (int, ())), {})
-
-    kind: Any = Laned if "lane" in whose else AdaptiveExecutor
-    if whose == "of a subclass":
-        kind = type("Other", (AdaptiveExecutor,), {"submit": submit})
-    with ThreadPoolExecutor(1) as standard, kind(1, when_full="reject") as executor:
-        if "library" in whose:
-            monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
-        elif whose in ("of the class", "of the executor"):
-            monkeypatch.setattr(kind if "class" in whose else executor, "submit", submit, raising=False)
-        user = executor.lane("lane", limit=1) if "lane" in whose else executor
-        handlers = handling.Handlers(user, owned=False, lost=lambda: lambda *args: lost.append(args))
-        assert handlers.submit(CLIENT, lambda *args: ran.append(args), 1, 2)
-        assert handlers.join(TIMEOUT)
-        # The future ends after the handler.
-        submitted(standard, int).result(TIMEOUT)
-    assert (ran, lost) == (([(1, 2)], []) if runs else ([], [(1, 2)]))
+    handlers = handling.Handlers(executor, owned=False, lost=lambda: lambda *args: lost.append(args))
+    for number in range(3):
+        assert handlers.submit(CLIENT, print, number)
+    returned, failed, cancelled = executor.futures
+    returned.set_result(None)
+    failed.set_exception(RuntimeError())
+    cancelled.cancel()
+    assert lost == [(0,), (1,), (2,)] and len(handlers) == 0

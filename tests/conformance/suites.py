@@ -126,7 +126,6 @@ SERVER_SUITES = (
             "BaseHTTPServerTestCase.*",
             "RequestHandlerLoggingTestCase.*",
             "SimpleHTTPServerTestCase.*",
-            "CGIHTTPServerTestCase.*",
         ),
         servers=HTTP,
     ),

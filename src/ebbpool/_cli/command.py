@@ -1,9 +1,8 @@
-"""``python -m ebbpool``: which ebbpool this is, and its commands ``run``, ``serve`` and ``top``."""
+"""``python -m ebbpool``: which ebbpool this is, and its commands ``run`` and ``top``."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import runpy
 import sys
@@ -11,42 +10,32 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from pkgutil import get_importer
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import ebbpool
 from ebbpool._interpreter import available_cpus, interpreter
 from ebbpool._pool.executor_base import DEFAULT_MAX_WORKERS
 
 
-def _checked(kind: Callable[[str], Any], wanted: str, holds: Callable[[Any], bool]) -> Callable[[str], Any]:
-    def check(text: str) -> Any:
-        value = kind(text)
-        if not holds(value):
-            raise argparse.ArgumentTypeError(f"must be {wanted}, not {text}")
+def _whole(least: int) -> Callable[[str], int]:
+    def check(text: str) -> int:
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
         return value
 
     # argparse calls the type so in its own error messages.
-    check.__name__ = "whole number" if kind is int else "number of seconds"
+    check.__name__ = "whole number"
     return check
 
 
-def _whole(least: int) -> Callable[[str], Any]:
-    return _checked(int, f"at least {least}", lambda number: number >= least)
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, at least 0, not {text}")
+    return value
 
 
-_port = _checked(int, "from 0 to 65535", lambda number: 0 <= number <= 65535)
-_seconds = _checked(float, "a number of seconds, at least 0", lambda seconds: seconds >= 0)
-_some_seconds = _checked(float, "a finite number of seconds above 0", lambda seconds: 0 < seconds < math.inf)
-
-
-def _directory(text: str) -> str:
-    try:
-        path = os.path.abspath(text)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"the current directory is gone: {error}") from None
-    if not os.path.isdir(path):
-        raise argparse.ArgumentTypeError(f"no such directory: {text!r}")
-    return path
+_seconds.__name__ = "number of seconds"
 
 
 def _describe(_: argparse.Namespace) -> int:
@@ -67,7 +56,6 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--version", action="version", version=f"ebbpool {ebbpool.__version__}")
     commands = result.add_subparsers(title="commands", metavar="COMMAND", prog=result.prog)
     _add_run(commands)
-    _add_serve(commands)
     _add_top(commands)
     return result
 
@@ -90,57 +78,15 @@ def _add_run(commands: Any) -> None:
         "--executors", action="store_true", help="also put every ThreadPoolExecutor that the program makes on the pool"
     )
     run.add_argument("--explain", action="store_true", help="print on standard error what was switched in each library")
-    _add_pool(run)
-
-
-def _add_serve(commands: Any) -> None:
-    serve = commands.add_parser(
-        "serve",
-        usage="python -m ebbpool serve [PORT] [OPTION ...]",
-        help="serve a directory over HTTP, as python -m http.server does, on the pool",
-        description="Serve a directory over HTTP, as python -m http.server does, on an adaptive pool of threads. "
-        "Ctrl-C and SIGTERM stop it once running requests are done; a second one stops it at once.",
-        allow_abbrev=False,
-    )
-    serve.set_defaults(act=_serve, refuse=serve.error)
-    option = serve.add_argument
-    port = "port to bind; 0 for any that is free (%(default)s)"
-    option("port", metavar="PORT", nargs="?", default=8000, type=_port, help=port)
-    option("-b", "--bind", metavar="ADDRESS", help="address to bind (all interfaces)")
-    directory = "directory to serve (the current one)"
-    option("-d", "--directory", metavar="DIR", default=".", type=_directory, help=directory)
-    protocols = ("HTTP/1.0", "HTTP/1.1")
-    protocol = "HTTP version of the replies; only HTTP/1.1 keeps connections open (%(default)s)"
-    option("-p", "--protocol", metavar="VERSION", default="HTTP/1.1", choices=protocols, help=protocol)
-    option("-q", "--quiet", action="store_true", help="do not log requests")
-    processes = "serve from N supervised processes, each with its own pool (only this process)"
-    option("--processes", metavar="N", type=_whole(1), help=processes)
-    queue = "requests that may wait for a thread; any more get a 503 (no limit)"
-    _add_pool(serve).add_argument("--max-queue", metavar="N", type=_whole(0), help=queue)
-    times = serve.add_argument_group("time limits")
-    for name, default, text in (
-        ("header", 10.0, "for the head of a request to arrive"),
-        ("idle", 60.0, "between two requests on a connection"),
-        ("request", 30.0, "for a client to send or take more data while a thread waits"),
-        ("shutdown", 30.0, "for running requests to finish at shutdown"),
-    ):
-        _add_seconds(times, f"--{name}-timeout", default, text, _some_seconds)
-
-
-def _add_pool(parser: argparse.ArgumentParser) -> Any:
-    pool = parser.add_argument_group("the pool, in each process")
+    pool = run.add_argument_group("the pool")
     for name, least, default, text in (
         ("--max-workers", 1, DEFAULT_MAX_WORKERS, "maximum number of threads"),
         ("--min-workers", 0, 0, "threads to keep even when idle"),
         ("--min-spare-workers", 0, 0, "idle threads to keep ahead of demand"),
     ):
         pool.add_argument(name, metavar="N", type=_whole(least), default=default, help=f"{text} (%(default)s)")
-    _add_seconds(pool, "--keep-alive", 10.0, "after which an idle thread exits; inf for never", _seconds)
-    return pool
-
-
-def _add_seconds(group: Any, name: str, default: float, text: str, kind: Callable[[str], Any]) -> None:
-    group.add_argument(name, metavar="SECONDS", type=kind, default=default, help=f"{text} (%(default)g)")
+    keep_alive = "after which an idle thread exits; inf for never (%(default)g)"
+    pool.add_argument("--keep-alive", metavar="SECONDS", type=_seconds, default=10.0, help=keep_alive)
 
 
 def _add_top(commands: Any) -> None:
@@ -162,19 +108,15 @@ def _add_top(commands: Any) -> None:
     )
 
 
-def _check_pool(options: argparse.Namespace) -> Callable[[str], NoReturn]:
-    """Refuse sizes that do not fit together; return what refuses wrong use of this command."""
-    refuse: Callable[[str], NoReturn] = vars(options).pop("refuse")
+def _run(options: argparse.Namespace) -> int:
+    """Install a pool, and run a module or a script as Python itself does."""
+    settings = vars(options)
+    refuse, module, script, executors, explain = map(
+        settings.pop, ("refuse", "module", "script", "executors", "explain")
+    )
     for flag, least in (("min-workers", options.min_workers), ("min-spare-workers", options.min_spare_workers)):
         if least > options.max_workers:
             refuse(f"argument --{flag}: {least} is more than --max-workers, {options.max_workers}")
-    return refuse
-
-
-def _run(options: argparse.Namespace) -> int:
-    """Install a pool, and run a module or a script as Python itself does."""
-    refuse, settings = _check_pool(options), vars(options)
-    module, script, executors, explain = map(settings.pop, ("module", "script", "executors", "explain"))
     if not module and not script:
         refuse("say which program: -m MODULE, or SCRIPT")
     pool = ebbpool.AdaptiveExecutor(thread_name_prefix="ebbpool", **settings)
@@ -209,14 +151,6 @@ def _run(options: argparse.Namespace) -> int:
 
 def _say(line: str) -> None:
     print(f"ebbpool: {line}", file=sys.stderr, flush=True)
-
-
-def _serve(options: argparse.Namespace) -> int:
-    _check_pool(options)
-    # Imported here, because it imports http.server and all that this needs.
-    from ebbpool._cli.serve import serve
-
-    return serve(options)
 
 
 def _top(options: argparse.Namespace) -> int:

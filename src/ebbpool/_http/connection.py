@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import io
 import socket
-import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ebbpool._http.framing import REQUEST_LINE, BadRequest, RequestLimits, measure, skip_blank
+from ebbpool._http.framing import BLANK, REQUEST_LINE, BadRequest, RequestLimits, measure
 from ebbpool._stdio import wait_for
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-AT_ONCE: Final = int(getattr(socket, "MSG_DONTWAIT", 0))
-"""The flag that keeps one call from waiting; where there is none, the whole socket is made non-blocking."""
 CHUNK: Final = 65536
 """How many bytes are taken from a socket at once."""
 ENDLESS: Final = -1
@@ -36,8 +32,8 @@ _readline = io.BufferedReader.readline
 class Connection(socket.socket):
     """A client's connection, as handlers get it, and the requests on it, one at a time.
 
-    It behaves as a blocking socket with a time-out. The descriptor itself stays blocking, so that a child process can
-    be given it, and has no time-out of its own, which would cost a system call per operation.
+    It behaves as a blocking socket with a time-out. The descriptor does not block: a time-out of the socket's own would
+    cost a system call an operation.
 
     One thread at a time owns it: the front door's while it is in one of the door's rooms, otherwise the worker that
     runs the handler. Both hand it over through a queue.
@@ -58,32 +54,27 @@ class Connection(socket.socket):
     answered: bool  # whether something was sent since the request was handed over, interim responses not counted
     again: bool  # whether the handler asked for the next request
     ended: bool  # whether the client has closed its side of the connection
-    came: int  # bytes that came while a handler read; in a room, that were there when it got more time, or thrown away
+    came: int  # bytes that came while a handler read; in a room, those there when it got more time
     waited: float  # seconds for which that handler has waited for them
 
     __slots__ = tuple(__annotations__)
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:  # noqa: A002 (socket's)
         super().__init__(family, type, proto, fileno)
-        self.address = self.limit = self.room = self.head = None
+        self.address = self.room = self.head = None
         self.descriptor = -1
         self.data = b""
         self.position = self.end = self.came = 0
         self.to_come = ENDLESS
         self.since = self.waited = 0.0
         self.polled = self.answered = self.again = self.ended = False
-        default = super().gettimeout()
-        if default is not None or not AT_ONCE or sys.platform != "linux":
-            # On other systems than Linux an accepted socket may have its listener's O_NONBLOCK. With
-            # `socket.setdefaulttimeout` every call would wait in C, in the door's thread too.
-            self.limit = default or None
-            super().setblocking(bool(AT_ONCE))
+        self.limit = super().gettimeout() or None  # that of `socket.setdefaulttimeout`
+        super().setblocking(False)
 
     @classmethod
     def adopt(cls, other: socket.socket) -> Self:
         """Make one of a plain socket, which is detached; its time-out is kept."""
         limit = other.gettimeout()
-        other.setblocking(True)
         made = cls(other.family, other.type, other.proto, other.detach())
         made.limit = limit
         return made
@@ -91,10 +82,10 @@ class Connection(socket.socket):
     # For the loop and the worker. Nothing waits.
 
     def receive(self, size: int = CHUNK) -> bytes:
-        return _receive(self, size, AT_ONCE)
+        return _receive(self, size)
 
     def post(self, data: bytes) -> None:
-        _send(self, data, AT_ONCE)
+        _send(self, data)
 
     def ready(self, patient: bool = True) -> bool:
         """Return whether `data` begins with a request that can be handed over; if so, prepare to read it.
@@ -103,8 +94,8 @@ class Connection(socket.socket):
         """
         head = self.head
         if head is None:
-            if self.data[:1] in (b"\r", b"\n") and (blank := skip_blank(self.data)):
-                self.data = self.data[blank:]
+            if self.data.startswith((b"\r\n", b"\n")):
+                self.data = BLANK.sub(b"", self.data)
                 self.position = 0
             if not self.data:
                 return False
@@ -179,7 +170,7 @@ class Connection(socket.socket):
             if not flags & socket.MSG_PEEK:
                 self.position += len(found)
             return found
-        taken: bytes = self.patiently(_receive, False, size, flags | AT_ONCE)
+        taken: bytes = self.patiently(_receive, False, size, flags)
         return taken
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
@@ -190,24 +181,19 @@ class Connection(socket.socket):
 
     def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
         if not self.answered:
-            self._speak(data)
-        sent: int = self.patiently(_send, True, data, flags | AT_ONCE)
+            said = bytes(data)
+            self.answered = not (said.startswith(INTERIM) and said.find(b"\r\n\r\n") == len(said) - 4)
+        sent: int = self.patiently(_send, True, data, flags)
         return sent
 
     def sendall(self, data: ReadableBuffer, flags: int = 0, /) -> None:
         """Send all of `data`; unlike that of any socket, the time-out limits each part that is sent."""
-        if not self.answered:
-            self._speak(data)
-        sent = self.patiently(_send, True, data, flags | AT_ONCE)
+        sent = self.send(data, flags)
         if isinstance(data, bytes) and sent == len(data):
             return
         with memoryview(data).cast("B") as view:
             while sent < view.nbytes:
-                sent += self.patiently(_send, True, view[sent:], flags | AT_ONCE)
-
-    def _speak(self, data: ReadableBuffer) -> None:
-        said = bytes(data)
-        self.answered = not (said.startswith(INTERIM) and said.find(b"\r\n\r\n") == len(said) - 4)
+                sent += self.send(view[sent:], flags)
 
     def sendmsg(self, buffers: Iterable[ReadableBuffer], *ancillary: Any) -> int:
         """Send the buffers one after the other; there is no ancillary data on a stream of requests."""
@@ -221,13 +207,7 @@ class Connection(socket.socket):
 
     def sendfile(self, *args: Any, **kwargs: Any) -> int:
         self.answered = True
-        if AT_ONCE:
-            super().settimeout(self.limit)
-        try:
-            return super().sendfile(*args, **kwargs)
-        finally:
-            if AT_ONCE and self.fileno() >= 0:
-                super().settimeout(None)
+        return super().sendfile(*args, **kwargs)
 
     def patiently(self, operation: Callable[..., Any], writing: bool, *args: Any, in_all: bool = False) -> Any:
         """Do an operation within the time-out.
@@ -266,7 +246,7 @@ class Connection(socket.socket):
 
     def detach(self) -> int:
         """Do what any socket does; the descriptor blocks."""
-        if not AT_ONCE and self.fileno() >= 0:
+        if self.fileno() >= 0:
             super().setblocking(True)
         return super().detach()
 
@@ -300,7 +280,6 @@ class RequestBytes(io.RawIOBase):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._copy: io.FileIO | None = None
 
     def readable(self) -> bool:
         return True
@@ -311,8 +290,6 @@ class RequestBytes(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         connection = self._connection
-        if self._copy is not None and (count := self._copy.readinto(buffer)):
-            return count
         if not connection.to_come and connection.position == connection.end and connection.head.open_ended:
             # From here on the connection carries no requests.
             connection.leave_frame()
@@ -327,26 +304,9 @@ class RequestBytes(io.RawIOBase):
         in_all = not endless or connection.head is None or not connection.head.open_ended
         # Each view is released by hand: where references are not counted, it would keep the buffer from being resized.
         with memoryview(buffer) as whole, whole[:most] as wanted:
-            received: int = connection.patiently(_receive_into, False, wanted, 0, AT_ONCE, in_all=in_all)
+            received: int = connection.patiently(_receive_into, False, wanted, in_all=in_all)
         connection.came += received
         connection.ended = not received
         if not endless:
             connection.to_come -= received
         return received
-
-    def fileno(self) -> int:
-        """Return a descriptor from which a child process can read what is left: that of a file if something is here."""
-        connection = self._connection
-        if self._copy is None and connection.position < connection.end:
-            if connection.to_come:
-                raise io.UnsupportedOperation("a body that has come in part only has no descriptor")
-            self._copy = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed with this one)
-            while part := connection.take(CHUNK):
-                self._copy.write(part)
-            self._copy.seek(0)
-        return connection.fileno() if self._copy is None else self._copy.fileno()
-
-    def close(self) -> None:
-        if self._copy is not None:
-            self._copy.close()
-        super().close()

@@ -10,6 +10,8 @@ import re
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
+BLANK: Final = re.compile(rb"\A(?:\r?\n)++")
+"""Blank lines before a request: some clients send one after a body."""
 REQUEST_LINE: Final = 65537
 """The bytes that `http.server` asks for when it wants the line that begins a request."""
 
@@ -19,9 +21,6 @@ _END = re.compile(rb"\n\r?\n")
 _SPACED_NAME = re.compile(rb"\n[^:\s]+[ \t]+:")
 _LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)")
 _LENGTH = re.compile(rb"[0-9]{1,20}")
-_BLANK = re.compile(rb"(?:\r?\n)*+")
-_MOST_BLANK: Final = 10
-"""How many blank lines may come before a request; Apache has the same limit."""
 
 
 class RequestLimits(NamedTuple):
@@ -54,28 +53,6 @@ class Head(NamedTuple):
     last: bool = False  # whether the connection must carry no further request
 
 
-def skip_blank(data: bytes | bytearray) -> int:
-    """Return how many bytes of blank lines `data` begins with: some clients send one after a body."""
-    found = _BLANK.match(data)
-    size = found.end() if found is not None else 0
-    if size > _MOST_BLANK and data.count(b"\n", 0, size) > _MOST_BLANK:
-        raise BadRequest(HTTPStatus.BAD_REQUEST)
-    return size
-
-
-def is_simple(data: bytes | bytearray) -> bool:
-    """Return whether `data` begins with a whole line that is no request line of HTTP/1 or later.
-
-    Such a request consists of that line: HTTP/0.9 has no more, and the end of a malformed request cannot be known.
-    """
-    end = data.find(b"\n")
-    if end < 0:
-        return False
-    # Split as text, as `http.server` does: some characters are blanks in text and not in bytes.
-    words = str(data[:end], "latin-1").split()
-    return len(words) != 3 or not words[2].startswith("HTTP/")
-
-
 def parse_head(head: bytes) -> Head:
     """Read a whole head; a `BadRequest` can be read in more than one way."""
     size = len(head)
@@ -85,11 +62,11 @@ def parse_head(head: bytes) -> Head:
     coded = lower.find(b"transfer-encoding") >= 0
     framed = coded or lower.find(b"content-length") >= 0
     clean = _CLEAN.fullmatch(head, line_end + 1) is not None and head.find(b"\r", 0, max(0, line_end - 1)) < 0
-    simple = is_simple(head)
-    if (framed and simple) or (not clean and (framed or _SPACED_NAME.search(head, line_end))):
+    # Split as text, as `http.server` does: some characters are blanks in text and not in bytes.
+    words = str(head[:line_end], "latin-1").split()
+    odd = len(words) != 3 or not words[2].startswith("HTTP/")
+    if (framed and odd) or (not clean and (framed or _SPACED_NAME.search(head, line_end))):
         raise BadRequest(HTTPStatus.BAD_REQUEST)
-    if simple:
-        return Head(size, last=True)
     length: int | None = 0
     open_ended = head.startswith(b"CONNECT ") or lower.find(b"\nupgrade:") >= 0
     expects = lower.find(b"\nexpect:") >= 0
@@ -105,7 +82,7 @@ def parse_head(head: bytes) -> Head:
         if len(lengths) > 1 or _LENGTH.fullmatch(text) is None:
             raise BadRequest(HTTPStatus.BAD_REQUEST)
         length = int(text)
-    return Head(size, length, open_ended, expects, last=not clean)
+    return Head(size, length, open_ended, expects, last=odd or not clean)
 
 
 def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
@@ -119,7 +96,7 @@ def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
     if data.find(b"\0", scanned, size or len(data)) >= 0:
         raise BadRequest(HTTPStatus.BAD_REQUEST)
     if not size and len(data) <= most:
-        return Head(len(data), last=True) if is_simple(data) else None
+        return None
     if not size or size > most:
         whole_line = data.find(b"\n", 0, most) >= 0
         raise BadRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if whole_line else HTTPStatus.REQUEST_URI_TOO_LONG)

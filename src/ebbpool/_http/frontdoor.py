@@ -14,15 +14,13 @@ from typing import Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._servers.door import DRAINED, LOGGER, LONGEST, Complaint, Door, SelectorPoller, turn_away
+from ebbpool._servers.door import DRAINED, LOGGER, Complaint, Door, SelectorPoller, turn_away
 from ebbpool._stdio import Bell
 
 TICK: Final = 0.25
 """Seconds between two looks at the clocks of connections, at most."""
 LINGER: Final = 2.0
 """Seconds for which a connection that was answered early stays open, so that the client gets to read the answer."""
-LINGER_BYTES: Final = 4 << 20
-"""How many bytes are thrown away meanwhile at most."""
 GRACE: Final = 1.0
 """Seconds after the accept in which a connection without a request is assumed to have one on its way."""
 MOST_BUFFERED: Final = 64 << 20
@@ -42,7 +40,7 @@ class FrontDoor(Door):
     """The part of a server that reads requests without a worker, hands them over, and keeps connections.
 
     Only the thread that runs the loop may use it, except for `give_back` and what that touches: the queue of returned
-    connections, whether the door is open, and whether it sleeps, all three under the lock.
+    connections, and whether the door is open, both under the lock.
     """
 
     keeps = True
@@ -64,7 +62,6 @@ class FrontDoor(Door):
         self._lock = threading.RLock()
         self._returned: list[tuple[Connection, Room]] = []
         self._open = False
-        self._asleep = False
         self._closed = False
 
     # The loop.
@@ -87,13 +84,7 @@ class FrontDoor(Door):
 
     def turn(self, timeout: float) -> bool:
         """Deal as well with what has happened to connections."""
-        timeout = min(timeout, TICK if self._held else LONGEST)
-        with self._lock:
-            self._asleep = not self._returned
-            if self._returned:
-                timeout = 0.0
-        ready = self._wait(timeout)
-        self._asleep = False
+        ready = self._wait(min(timeout, TICK) if self._held else timeout)
         self._now = self._clock()
         self._take_returned()
         for descriptor in ready:
@@ -186,10 +177,7 @@ class FrontDoor(Door):
             connection.limit = self._limits.request_timeout
             self._host._guarded(self._host.process_request, connection, connection.address)
             return
-        room = self.filling
-        if connection.head is None:
-            # Half of a blank line after a body does not begin a request.
-            room = self.idle if connection.room is self.idle and connection.data == b"\r" else self.reading
+        room = self.reading if connection.head is None else self.filling
         if connection.data and connection.room is not room:
             self._leave(connection)
             if not self._enter(connection, room):
@@ -198,9 +186,7 @@ class FrontDoor(Door):
 
     def _discard(self, connection: Connection) -> None:
         for _ in range(DRAINED):
-            chunk = connection.receive()
-            connection.came += len(chunk)
-            if not chunk or connection.came > LINGER_BYTES:
+            if not connection.receive():
                 self._drop(connection)
                 return
         self._arm(connection)
@@ -260,13 +246,7 @@ class FrontDoor(Door):
     def _drop(self, connection: Connection) -> None:
         self._leave(connection)
         self._poller.drop(connection)
-        self._shut_down(connection)
-
-    def _shut_down(self, connection: Connection) -> None:
-        try:
-            self._host.shutdown_request(connection)
-        except Exception:
-            LOGGER.exception("the connection of %s could not be shut down", connection.address)
+        self._host._shut_down(connection, connection.address)
 
     def _expire(self) -> None:
         self._next_look = self._now + TICK
@@ -292,7 +272,7 @@ class FrontDoor(Door):
         """Take a connection back from its handler, or close it; in the worker."""
         if connection.fileno() >= 0:
             if connection.again:
-                if self._take_back(connection, self.idle if connection.data in (b"", b"\r") else self.reading):
+                if self._take_back(connection, self.reading if connection.data else self.idle):
                     return
             elif connection.unread():
                 connection.data = b""
@@ -301,7 +281,7 @@ class FrontDoor(Door):
                     if self._take_back(connection, self.lingering):
                         return
                 turn_away(connection)
-        self._shut_down(connection)
+        self._host._shut_down(connection, connection.address)
 
     def _take_back(self, connection: Connection, room: Room) -> bool:
         # Queued before it is armed: the event may come at once, and the loop empties the queue before it looks up the
@@ -316,8 +296,7 @@ class FrontDoor(Door):
                 except (OSError, ValueError):
                     self._returned.pop()
                     return False
-            elif self._asleep:
-                self._asleep = False
+            else:
                 self._bell.ring()
         return True
 

@@ -50,17 +50,16 @@ class Complaint:
         self._times = 0
         self._next = -inf
 
-    def make(self, *args: object) -> bool:
-        """Count an occurrence of the trouble; return whether it was logged."""
+    def make(self, *args: object) -> None:
+        """Count an occurrence of the trouble, and log it unless that was done less than a second ago."""
         now = self._clock()
         self._times += 1
         if now < self._next:
-            return False
+            return
         more = f" ({self._times} times since this was last logged)" if self._times > 1 else ""
         # Before a handler that may take long.
         self._next, self._times = now + QUIET, 0
         LOGGER.log(self._level, self._message + "%s", *args, more)
-        return True
 
 
 def turn_away(connection: socket.socket, answer: bytes = b"") -> None:
@@ -184,8 +183,6 @@ class Door:
         self._clock = clock
         self._looks = 0
         self._shortages = Complaint(logging.WARNING, "cannot accept connections for now; new ones have to wait: %s")
-        self._short = False  # whether the system lacked something when it was last asked
-        self._told = False
         self._resume = 0.0
         self._listener = -1
         self._bell: Bell
@@ -226,17 +223,9 @@ class Door:
 
     def rest(self, error: OSError) -> None:
         """Do not wait for connections for a while: the system lacks what one needs."""
-        if not self._short:
-            self._told = self._shortages.make(error)
-        self._short = True
+        self._shortages.make(error)
         self._resume = self._clock() + BACK_OFF
         self._poller.forget(self._listener)
-
-    def go_on(self) -> None:
-        """Note that the system lacks nothing."""
-        if self._short and self._told:
-            LOGGER.info("connections are accepted again")
-        self._short = False
 
     def _wait(self, timeout: float) -> list[int]:
         if self._resume:

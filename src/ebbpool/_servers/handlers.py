@@ -10,15 +10,11 @@ from concurrent.futures import Executor, Future
 from time import monotonic
 from typing import Any
 
-from ebbpool._core.accel import ExecutorCore, instrumented
 from ebbpool._errors import QueueFull
 from ebbpool._frames import stacks
 from ebbpool._servers.door import Complaint
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
-
-_OWN = (ExecutorCore.submit, Lane.submit)
-"""A tool may have replaced the `submit` of a class, or of a single executor."""
 
 
 class _Handler:
@@ -73,8 +69,6 @@ class Handlers:
             )
         self.executor: Executor = executor
         self.owned = owned
-        # The `submit` of another class may put another call in the place of the one that it is given, and drop ours.
-        self._direct = type(pool) is AdaptiveExecutor and type(executor) in (AdaptiveExecutor, Lane)
         self._lost = lost
         # A dictionary for its order: oldest first.
         self._live: dict[_Handler, None] = {}
@@ -91,21 +85,17 @@ class Handlers:
         handler = _Handler(self, address, fn, args)
         self._live[handler] = None
         try:
-            submit = self.executor.submit
-            future = submit(run_handler, handler)
-        except RuntimeError as error:
+            future = self.executor.submit(run_handler, handler)
+        except BaseException as error:
             self.discard(handler)
+            if not isinstance(error, RuntimeError):
+                raise
             if not isinstance(error, QueueFull):
                 self._refusals.make(error)
             return False
-        except BaseException:
-            self.discard(handler)
-            raise
         if not handler.thread:
-            if self._direct and getattr(submit, "__func__", None) in _OWN and not instrumented():
-                future.tell_unless_returned(handler)  # type: ignore[attr-defined]  # a future of ebbpool's
-            else:
-                future.add_done_callback(handler)
+            # A future of ebbpool's says nothing of a call that returns, which costs less.
+            getattr(future, "tell_unless_returned", future.add_done_callback)(handler)
         return True
 
     def discard(self, handler: _Handler) -> None:

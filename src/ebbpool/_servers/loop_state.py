@@ -115,13 +115,7 @@ def _outlast() -> None:
             loop.tell()
 
 
-forks = 0
-"""How many forks this process has been through since the interpreter's start."""
-
-
 def _forked() -> None:
-    global forks
-    forks += 1
     # Of all threads only the calling one exists in the child.
     for loop in _known():
         loop.threads.intersection_update({threading.current_thread()})

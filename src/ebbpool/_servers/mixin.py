@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import socket
 import socketserver
 import sys
@@ -17,11 +16,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ebbpool._checks import time_limit, waiting_limit
 from ebbpool._interpreter import GIL_ENABLED
-from ebbpool._servers import loop_state
 from ebbpool._servers.door import ACCEPTS, EXHAUSTED, LOGGER, NAP, SHARED_ACCEPTS, Door, turn_away
 from ebbpool._servers.handlers import Handlers
 from ebbpool._servers.loop_state import Loop
-from ebbpool._stdio import flush_or_discard
 from ebbpool.executor import AdaptiveExecutor
 
 if TYPE_CHECKING:
@@ -107,7 +104,7 @@ class AdaptivePoolMixIn(_Base):
         waiting_limit("handshake_timeout", self.handshake_timeout)
         executor = self.executor
         if executor is None:
-            pool = AdaptiveExecutor(
+            executor = AdaptiveExecutor(
                 self.max_workers,
                 type(self).__name__,
                 min_workers=self.min_workers,
@@ -118,10 +115,9 @@ class AdaptivePoolMixIn(_Base):
                 daemon=self.daemon_threads,
                 thread_stack_size=self.thread_stack_size,
             )
-            return Handlers(pool, True, weakref.WeakMethod(self._lost))
-        if not isinstance(executor, Executor):
+        elif not isinstance(executor, Executor):
             raise TypeError(f"executor must be a concurrent.futures.Executor or None, not {executor!r}")
-        return Handlers(executor, False, weakref.WeakMethod(self._lost))
+        return Handlers(executor, self.executor is None, weakref.WeakMethod(self._lost))
 
     @property
     def _loop(self) -> Loop:
@@ -262,7 +258,6 @@ class AdaptivePoolMixIn(_Base):
                         break
         finally:
             self._hand_over(accepted, door)
-        door.go_on()
         if GIL_ENABLED and not door.keeps and door.naps_after(count):
             # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
@@ -298,14 +293,16 @@ class AdaptivePoolMixIn(_Base):
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Handle one request, in a worker; whatever is raised goes to `handle_error`."""
         self._handle(request, client_address)
+        self._shut_down(request, client_address)
+
+    def _shut_down(self, request: Any, client_address: Any) -> None:
         try:
             self.shutdown_request(request)
-        except BaseException:
+        except Exception:
             LOGGER.exception("the connection of %s could not be shut down", client_address)
 
     def _handle(self, request: Any, client_address: Any) -> bool:
         """Have the handler handle a request, in a worker; return whether nothing was raised."""
-        forks = loop_state.forks
         try:
             if not self._deferred or self._shook_hands(request):
                 self.finish_request(request, client_address)
@@ -313,11 +310,6 @@ class AdaptivePoolMixIn(_Base):
         except BaseException:
             self._failed(request, client_address)
             return False
-        finally:
-            if forks != loop_state.forks:
-                # A process that a handler has forked and not ended: only the parent answers the client, and serves.
-                flush_or_discard(sys.stdout, sys.stderr)
-                os._exit(0)
 
     def _shook_hands(self, request: Any) -> bool:
         patience = request.gettimeout()
