@@ -17,7 +17,7 @@ with AdaptiveExecutor(256) as _pool:
     _lane = _pool.lane("lane", limit=4)
     (POOL,) = [each for each in monitor.snapshot()["pools"] if each["name"] == _pool.name]
     (LANE,) = POOL.pop("lanes")
-for _newer in ("away", "expired", "loop_lag", "spilled"):
+for _newer in ("expired", "loop_lag"):
     # The ebbpool of a process may be older than that of `top`.
     POOL.pop(_newer)
     LANE.pop(_newer, None)

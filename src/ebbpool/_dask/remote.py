@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import pickle
 import threading
 import traceback
@@ -18,8 +17,6 @@ from typing import Any, Final
 import cloudpickle
 from dask._task_spec import Task
 from distributed import SchedulerPlugin, get_worker
-
-from ebbpool._pool.spill import Spillable
 
 ONCE: Final = "ebbpool_once"
 """What the keys of calls that must not be made again begin with; then comes the topic, then a number."""
@@ -52,15 +49,6 @@ class Slot:
     index: int
 
 
-class _ByValue(cloudpickle.Pickler):
-    """Writes functions out whole that are decorated with a mark, whose name stands for the mark."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is Spillable:
-            return Spillable, (obj.fn,)
-        return super().reducer_override(obj)
-
-
 def dumps(value: Any) -> bytes:
     """Return the pickle of a value; functions that a worker could not import are written out whole."""
     try:
@@ -69,9 +57,8 @@ def dumps(value: Any) -> bytes:
         data = b""
     if data and b"__main__" not in data:
         return data
-    out = io.BytesIO()
-    _ByValue(out, pickle.HIGHEST_PROTOCOL).dump(value)
-    return out.getvalue()
+    written: bytes = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    return written
 
 
 loads = pickle.loads

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ebbpool._checks import above_zero, seconds, whole
 from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans, perform
 from ebbpool._errors import QueueFull, QueueTimeout
-from ebbpool._pool import lifecycle, spill, tracing
+from ebbpool._pool import lifecycle, tracing
 from ebbpool._pool.crew import Crew
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ class ExecutorBase(ExecutorCore):
 
     def _runs_here(self) -> bool:
         """Return whether the calling thread runs a task of this pool."""
-        # A callback of a task that was away runs in a thread of the other executor.
-        return self._pool.runs_here() or spill.finishes_here(self._pool)
+        return self._pool.runs_here()
 
     def _instrumented(self, queue: Callable[..., Any], fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return tracing.submit(self, queue, fn, args, kwargs)

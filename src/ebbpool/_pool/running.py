@@ -12,7 +12,6 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import _GeneratorContextManager
 from contextvars import Context
 from dataclasses import dataclass
-from itertools import zip_longest
 from time import monotonic
 from types import CodeType, GeneratorType, ModuleType
 from typing import Any, Final, TextIO
@@ -45,11 +44,8 @@ class RunningTask:
         seconds: How long it has run, to about 0.05 s.
         blocked: Whether it waits for a future of this same pool.
         stack: The task's own part of the thread's stack, as `traceback` writes it, or a line in parentheses that says
-            why there is none: without a GIL it cannot be read safely. None if it was not asked for, and for a task that
-            is away.
+            why there is none: without a GIL it cannot be read safely. None if it was not asked for.
         abandoned: Whether its await was cancelled, so that nobody wants what it returns.
-        away: Whether it was sent to the executor that `AdaptiveExecutor(spill=)` names. Its `thread` is the name of
-            that, and `seconds` counts from the sending.
     """
 
     __module__ = "ebbpool"
@@ -62,29 +58,25 @@ class RunningTask:
     blocked: bool
     stack: str | None
     abandoned: bool = False
-    away: bool = False
 
 
-def running(pool: Pool, below: Container[CodeType], stacks: bool, elsewhere: Any) -> list[RunningTask]:
-    """Return the running tasks of `pool`, and those that are away at `elsewhere`, the longest first."""
+def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[RunningTask]:
+    """Return the running tasks of `pool`, the longest first."""
     tasks = pool.survey(True).running
-    here = [task.thread.ident for task in tasks if task.thread is not None]
-    # Those that are away come last.
-    texts = stacks_of(here, below) if stacks else []
+    texts = stacks_of([task.thread.ident for task in tasks], below) if stacks else [None] * len(tasks)
     now = monotonic()
     found = [
         RunningTask(
             called_name(*task.call),
             None if task.lane is None else task.lane.name,
-            name_of(elsewhere) if task.thread is None else task.thread.name,
+            task.thread.name,
             getattr(task.thread, "native_id", None),
             max(0.0, now - task.since),
             task.blocked,
             text,
             task.abandoned > 0,
-            away=task.thread is None,
         )
-        for task, text in zip_longest(tasks, texts)
+        for task, text in zip(tasks, texts, strict=True)
     ]
     return sorted(found, key=lambda task: -task.seconds)
 
@@ -92,17 +84,9 @@ def running(pool: Pool, below: Container[CodeType], stacks: bool, elsewhere: Any
 def described(task: RunningTask) -> str:
     """Return what a report says of a task: a line, and below it the stack, if there is one."""
     lane = f", lane {task.lane!r}" if task.lane is not None else ""
-    if task.away:
-        return f"away at {task.thread}: {task.name}{lane}, sent {task.seconds:.1f} s ago\n"
     state = ", waits for its own pool" if task.blocked else ""
     state += ", abandoned: nobody waits for it" if task.abandoned else ""
     return f"{task.thread}: {task.name}{lane}, running for {task.seconds:.1f} s{state}\n{task.stack or ''}"
-
-
-def name_of(target: Any) -> str:
-    """Return the name of an executor, or that of its class."""
-    name = getattr(target, "name", None) or getattr(target, "_thread_name_prefix", None)
-    return name if isinstance(name, str) else type(target).__qualname__
 
 
 def called_name(fn: Any, args: tuple[Any, ...] | None = None) -> str:
@@ -271,7 +255,6 @@ def _pool(executor: Any, closed: bool) -> Iterator[str]:
         + f"), {stats.queued} waiting"
         + (f", the oldest for {stats.oldest_wait:.1f} s" if stats.queued else "")
         + (f"; {stats.expired} waited for too long and were not run" if stats.expired else "")
-        + (f"; {stats.away} away, {stats.spill_returned} of {stats.spilled} came back" if stats.spilled else "")
         + (f"; {stats.last_decision}" if stats.last_decision else "")
     )
     for lane in executor.lanes():
