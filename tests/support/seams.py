@@ -38,7 +38,7 @@ SETTINGS: dict[str, tuple[ModuleType, str]] = {
     "give_up": (crew, "GIVE_UP"),
     "wait_for_timekeeper": (crew, "PATIENCE"),
     "overtaken": (importlib.import_module(accel.Pool.__module__), "OVERTAKEN"),
-    "wait_for_dump": (lifecycle, "PATIENCE"),
+    "wait_for_warnings": (lifecycle, "PATIENCE"),
     "quick": (items, "QUICK"),
 }
 """The constants that a test may set: where each is. All but `crew` are in seconds."""

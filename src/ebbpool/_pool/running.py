@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from contextlib import _GeneratorContextManager
 from contextvars import Context
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ from time import monotonic
 from types import CodeType, GeneratorType, ModuleType
 from typing import Any, Final, TextIO
 
-from ebbpool._checks import text_file, whole
+from ebbpool._checks import text_file
 from ebbpool._core.accel import Pool
 from ebbpool._frames import stacks as stacks_of
 from ebbpool._pool import lifecycle
@@ -25,9 +22,6 @@ OVER: Final = "a call that is over"  # the name of a task whose function has bee
 CALLERS: Final = ("ebbpool.", "starlette.concurrency", "fastapi.telemetry")
 """How the names of modules begin whose functions call what they are given."""
 GIVEN: Final = ("fn", "func", "function", "iterator")  # how their parameter for that is called
-
-# PyPy takes a handler for them, and never calls it.
-_NEVER_HANDLED = {getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)}
 
 
 @dataclass(frozen=True)
@@ -175,59 +169,6 @@ def dump(file: TextIO | None = None) -> None:
     out: TextIO = text_file("file", sys.stderr if file is None else file)
     out.write(text)
     out.flush()
-
-
-def dump_on_signal(signum: int, file: TextIO | None = None) -> None:
-    """Have `dump(file)` called, in a thread of its own, when the process gets a signal.
-
-    Only the main thread may call this. A Python handler that the signal had before is called as well.
-    `signal.signal(signum, signal.SIG_DFL)` ends it. Like any handler of Python's it needs the main thread, which runs
-    it when it next runs Python code: if that thread is stuck in C code, `faulthandler.register` still answers. If no
-    thread can be started, a line on standard error says so. The interpreter's exit waits up to 2 seconds for the text.
-
-    Args:
-        signum: The signal, such as `signal.SIGUSR1`.
-        file: An open text file; None for `sys.stderr`.
-
-    Raises:
-        TypeError: `signum` is not an integer, or `file` has no `write`.
-        ValueError: `signum` is no signal that can be handled, or this is not the main thread.
-    """
-    if file is not None:
-        text_file("file", file)
-    whole("signum", signum, 1)
-    if signum in _NEVER_HANDLED:
-        raise ValueError(f"signum must be a signal that can be handled, not {signum!r}")
-    try:
-        before = signal.getsignal(signum)
-        if isinstance(before, _Answer):
-            before = before.before
-        signal.signal(signum, _Answer(before if callable(before) else None, file))
-    except (OSError, ValueError):
-        if threading.current_thread() is not threading.main_thread():
-            raise
-        raise ValueError(f"signum must be a signal that can be handled, not {signum!r}") from None
-
-
-class _Answer:
-    """A signal handler; `before` is the one that the signal had before."""
-
-    def __init__(self, before: Callable[..., Any] | None, file: TextIO | None) -> None:
-        self.before = before
-        self._file = file
-
-    def __call__(self, signum: int, frame: Any) -> None:
-        # Not here: the signal may have interrupted the pool's code, or a write to the same file.
-        try:
-            lifecycle.tell("ebbpool-dump", functools.partial(dump, self._file))
-        except (RuntimeError, MemoryError) as error:
-            # An error would end whatever the main thread is doing, just because somebody wanted to look. Past the
-            # buffer of standard error, a write to which the signal may have interrupted.
-            with contextlib.suppress(OSError, ValueError):
-                if sys.__stderr__ is not None:
-                    os.write(sys.__stderr__.fileno(), f"ebbpool: the pools cannot be dumped: {error!r}\n".encode())
-        if self.before is not None:
-            self.before(signum, frame)
 
 
 def _lines() -> Iterator[str]:
