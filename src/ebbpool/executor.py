@@ -335,7 +335,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             TypeError: `timeout` is not a number.
             ValueError: `timeout` is NaN.
         """
-        if self._runs_here():
+        if self._pool.runs_here():
             raise RuntimeError("a task cannot wait for its own pool to be idle")
         limit = -1.0 if timeout is None else min(time_limit("timeout", timeout), threading.TIMEOUT_MAX)
         return bool(self._pool.await_idle(limit))
@@ -369,7 +369,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         self._pool.close()
         delayed.close(self._crew)
         end_all(self._pool)
-        if wait and self._runs_here():
+        if wait and self._pool.runs_here():
             raise RuntimeError("a task cannot wait for its own pool to shut down")
         if cancel_futures:
             for future in self._pool.waiting(None, True):

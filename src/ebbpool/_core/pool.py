@@ -566,7 +566,7 @@ class Pool:
         return len(self.parked) + self.starting < self.min_spare_workers and not self.closed
 
     def _special(self) -> None:
-        self.special = self.closed or self.broken or self.max_queue >= 0 or self.max_wait > 0.0
+        self.special = self.closed or self.max_queue >= 0 or self.max_wait > 0.0
 
     def _surplus(self) -> int:
         """Return how many workers should leave as soon as they have no task in hand."""
