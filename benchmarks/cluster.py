@@ -32,12 +32,8 @@ def _executor(name: str, client: Any, stack: ExitStack) -> Executor:
     if name == "cluster-distributed":
         theirs: Executor = stack.enter_context(client.get_executor())
         return theirs
-    ebbpool = package("ebbpool")
-    cluster = package("ebbpool.dask").ClusterExecutor(client, rerun=name == "cluster-rerun")
-    ours: Executor = stack.enter_context(cluster)
-    if name == "cluster-spill":
-        ours = stack.enter_context(ebbpool.AdaptiveExecutor(2, spill=ours, spill_after=0.05))
-    return ours
+    ours: Executor = package("ebbpool.dask").ClusterExecutor(client, rerun=name == "cluster-rerun")
+    return stack.enter_context(ours)
 
 
 @Question(
@@ -47,14 +43,13 @@ def _executor(name: str, client: Any, stack: ExitStack) -> Executor:
         Column("lost", "errors", 0, ratio=False, worst=True),
         Column("twice", "begun twice", 0, ratio=False, worst=True),
     ),
-    peers="cluster cluster-rerun cluster-spill cluster-distributed",
+    peers="cluster cluster-rerun cluster-distributed",
     variants=({},),
     sizes={"calls": 200},
 )
 def lost_worker(peer: Peer, params: Params) -> Samples:
     """A worker of a Dask cluster is killed while calls are under way: what becomes of them, is any begun twice?"""
     distributed = package("distributed")
-    spillable = package("ebbpool").spillable
     calls = params["calls"]
     with ExitStack() as stack:
         notes = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "begun"
@@ -64,8 +59,7 @@ def lost_worker(peer: Peer, params: Params) -> Samples:
         )
         client = stack.enter_context(distributed.Client(cluster))
         pool = _executor(peer.name, client, stack)
-        fn = spillable(_call) if peer.name == "cluster-spill" else _call
-        futures = [pool.submit(fn, str(notes), number) for number in range(calls)]
+        futures = [pool.submit(_call, str(notes), number) for number in range(calls)]
         wait_for(lambda: len(notes.read_text().split()) >= calls // 4, _BEGIN_SECONDS, "a quarter of the calls begun")
         processes = client.run(os.getpid)
         os.kill(next(iter(processes.values())), signal.SIGKILL)

@@ -106,7 +106,6 @@ _POOLS = (
     Peer("to-thread-uvloop", "asyncio.to_thread on uvloop", ("uvloop",)),
     _ours("cluster", "ClusterExecutor", *_DASK),
     _ours("cluster-rerun", "ClusterExecutor(rerun=True)", *_DASK),
-    _ours("cluster-spill", "AdaptiveExecutor(spill=...)", *_DASK),
     Peer("cluster-distributed", "distributed's ClientExecutor", _DASK),
     Peer("lock", "threading.Lock (floor)", semaphore=lambda permits: threading.Lock()),
     Peer("semaphore", "threading.Semaphore", semaphore=threading.Semaphore),

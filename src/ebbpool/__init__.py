@@ -11,7 +11,6 @@ from ebbpool._maps.streams import Stream
 from ebbpool._pool.cancelling import cancelled, check_cancelled, on_cancel, time_left
 from ebbpool._pool.late import LoopLag
 from ebbpool._pool.running import RunningTask
-from ebbpool._pool.spill import spillable
 from ebbpool._pool.stats import Decision, LaneStats, PoolStats
 from ebbpool._version import __version__
 from ebbpool.executor import AdaptiveExecutor, pools
@@ -43,6 +42,5 @@ __all__ = [
     "install",
     "on_cancel",
     "pools",
-    "spillable",
     "time_left",
 ]

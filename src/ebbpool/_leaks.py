@@ -75,8 +75,7 @@ def _running(crews: Iterable[Any]) -> dict[tuple[Any, ...], tuple[Any, str]]:
     found = {}
     for crew in crews:
         for task in crew.pool.survey(True).running:
-            if task.thread is not None:
-                found[id(crew), id(task.thread), task.since, id(task.call[0])] = (crew, task.thread.name)
+            found[id(crew), id(task.thread), task.since, id(task.call[0])] = (crew, task.thread.name)
     return found
 
 

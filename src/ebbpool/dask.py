@@ -78,8 +78,6 @@ class ClusterExecutor(AdaptiveExecutor):
 
     _lane_type = ClusterLane
     _run_type = ClusterRun
-    _loses_calls = True
-    """Whether one call may be lost, with `BrokenExecutor`, and the next ones be made."""
 
     def __init__(
         self,

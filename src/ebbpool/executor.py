@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent import futures
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from time import monotonic
 from types import EllipsisType, TracebackType
@@ -21,7 +21,6 @@ from ebbpool._interpreter import daemon_threads
 from ebbpool._maps import delayed, streams
 from ebbpool._maps.methods import Methods
 from ebbpool._pool import lifecycle
-from ebbpool._pool import spill as spilling
 from ebbpool._pool.cancelling import sender
 from ebbpool._pool.crew import Crew
 from ebbpool._pool.executor_base import DEFAULT_MAX_WORKERS, ExecutorBase, Settings, WhenFull, longest_wait
@@ -85,14 +84,10 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             logged, once each time, to the same logger: with the stack of its thread, and of the thread that computed
             most meanwhile. The pool checks this often while it has threads, at most every 0.01 s. C code that holds the
             GIL prevents the check. None for never.
-        spill: An executor, such as `ebbpool.dask.ClusterExecutor`, for tasks that have waited here too long, if their
-            function is marked with `ebbpool.spillable`. The oldest go first, no more at a time than it runs at once.
-            What it loses or refuses comes back and runs here. See ``docs/cluster.md``.
-        spill_after: Seconds that a marked task waits in the queue first; 0.25 if None.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
-        ValueError: An argument is out of range; the message names it and its value. Or `spill` leads back to this pool.
+        ValueError: An argument is out of range; the message names it and its value.
         RuntimeError: `daemon` is true in a sub-interpreter that has no daemon threads.
     """
 
@@ -117,8 +112,6 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         thread_stack_size: int | None = None,
         warn_after: float | None = None,
         warn_lag: float | None = None,
-        spill: Executor | None = None,
-        spill_after: float | None = None,
     ) -> None:
         most = DEFAULT_MAX_WORKERS if max_workers is None else max_workers
         settings = Settings(most, min_workers, min_spare_workers, keep_alive, max_queue, max_wait)
@@ -138,13 +131,10 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             name: None if limit is None else above_zero(name, finite_seconds(name, limit))
             for name, limit in {"warn_after": warn_after, "warn_lag": warn_lag}.items()
         }
-        elsewhere = spilling.checked(self, spill, spill_after)
         say_if_plain()
         self._discarding = False
         self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack, **warnings)
         self._pool = self._crew.pool
-        if elsewhere is not None:
-            self._crew.spill = spilling.Spill(self._crew, *elsewhere)
         if propagate_context:
             self._pool.carry_context()
         self._apply(settings)
@@ -345,7 +335,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             TypeError: `timeout` is not a number.
             ValueError: `timeout` is NaN.
         """
-        if self._runs_here():
+        if self._pool.runs_here():
             raise RuntimeError("a task cannot wait for its own pool to be idle")
         limit = -1.0 if timeout is None else min(time_limit("timeout", timeout), threading.TIMEOUT_MAX)
         return bool(self._pool.await_idle(limit))
@@ -361,8 +351,8 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
 
         Args:
             wait: Whether to wait until all threads have ended.
-            cancel_futures: Whether to cancel tasks that have not started, and those that `spill` gives back. Those that
-                run learn of it: see `ebbpool.cancelled`.
+            cancel_futures: Whether to cancel tasks that have not started. Those that run learn of it: see
+                `ebbpool.cancelled`.
             timeout: Seconds to wait at most; None for no limit.
 
         Raises:
@@ -376,12 +366,10 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         deadline = None if limit is None else monotonic() + limit
         if cancel_futures:
             self._discarding = True
-            if self._crew.spill is not None:
-                self._crew.spill.discards = True
         self._pool.close()
         delayed.close(self._crew)
         end_all(self._pool)
-        if wait and self._runs_here():
+        if wait and self._pool.runs_here():
             raise RuntimeError("a task cannot wait for its own pool to shut down")
         if cancel_futures:
             for future in self._pool.waiting(None, True):

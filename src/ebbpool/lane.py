@@ -148,7 +148,7 @@ class Lane(Maps, ThreadPoolExecutor):
                 future.cancel()
         if not wait:
             return
-        if self.executor._runs_here():
+        if self.core.pool.runs_here():
             raise RuntimeError("a task cannot wait for a lane of its own pool to shut down")
         if not self.core.pool.await_idle(-1.0 if limit is None else limit, self.core):
             left = self.stats()

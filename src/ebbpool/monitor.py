@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ebbpool._monitor.listener import Listener, snapshot
-from ebbpool._pool.running import dump, dump_on_signal
+from ebbpool._pool.running import dump
 
 if TYPE_CHECKING:
     import os
 
-__all__ = ["Listener", "dump", "dump_on_signal", "listen", "snapshot"]
+__all__ = ["Listener", "dump", "listen", "snapshot"]
 
 
 def listen(path: str | os.PathLike[str]) -> Listener:

@@ -11,7 +11,7 @@ import pytest
 from support import seams
 from support.common import TIMEOUT, Gate, wait_for_idle
 
-from ebbpool import AdaptiveExecutor, spillable
+from ebbpool import AdaptiveExecutor
 
 ALONE: list[tuple[Any, ...]] = [(), (1,), (None,), (True,), ((),), ((1, 2),), ({"a": 1},), (1, 2)]
 CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(args, {}) for args in ALONE]
@@ -53,13 +53,13 @@ def test_a_call_gets_what_was_given(way: str, measured: bool, contextual: bool) 
     with AdaptiveExecutor(1, propagate_context=contextual) as pool:
         if measured:
             seams.engine_of(pool).observe(1, lambda waited, ran: records.append((waited, ran)))
-        for fn in (given, Taker().take, spillable(given)):
+        for fn in (given, Taker().take):
             for args, kwargs in CALLS:
                 assert WAYS[way](pool, fn, *args, **kwargs) == (args, kwargs)
             # With PyPy `Context.run` has parameters of such names.
             assert way == "context" or WAYS[way](pool, fn, **NAMES) == ((), NAMES)
         wait_for_idle(pool)
-    assert len(records) == measured * 3 * (len(CALLS) + (way != "context"))
+    assert len(records) == measured * 2 * (len(CALLS) + (way != "context"))
     assert all(0 <= waited < TIMEOUT and 0 <= ran < TIMEOUT for waited, ran in records)
 
 

@@ -192,7 +192,7 @@ def test_workers_are_sorted_by_what_their_tasks_do(world: World) -> None:
     assert sort(1.1 * STILL, 1, 3) == (1, 1, 1), "one that has run again"
     tasks[0].since = world.now
     assert sort(1.1 * STILL, 1) == (1, 0, 2), "its next task is a quick one again"
-    tasks[1].blocked, tasks[2].thread = True, None
+    tasks[1].blocked = tasks[2].blocked = True
     tasks.append(SimpleNamespace(thread=unclocked, since=world.now, blocked=False))
     assert sort(0.9 * census.LONG, 1) == (2, 0, 0)
     assert sort(census.LONG) == (0, 1, 1), "where threads have no clocks, seconds count"

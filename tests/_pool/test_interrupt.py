@@ -17,7 +17,7 @@ from support.cancelling import cancel
 from support.common import LONG, TIMEOUT, Gate, needs_stacks, no_collector, tight_switching, wait_for_idle
 
 import ebbpool
-from ebbpool import AdaptiveExecutor, spillable
+from ebbpool import AdaptiveExecutor
 
 STEPS = 30
 """More than a canceller makes calls."""
@@ -137,7 +137,7 @@ def test_each_call_of_a_map_is_interrupted_by_itself() -> None:
 
 
 @needs_stacks
-@pytest.mark.parametrize("fn", [lambda fn: fn, functools.partial, spillable], ids=["plain", "partial", "spillable"])
+@pytest.mark.parametrize("fn", [lambda fn: fn, functools.partial], ids=["plain", "partial"])
 def test_a_task_is_called_by_its_own_name(fn: Callable[..., Any]) -> None:
     with AdaptiveExecutor() as pool, Gate() as gate:
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support import seams
-from support.common import LONG, STACKS, TIMEOUT, Background, Gate, eventually, forked, gone, wait_for_idle
+from support.common import LONG, STACKS, TIMEOUT, Background, Gate, eventually, forked, gone, output_of, wait_for_idle
 from support.manual_time import ManualTimekeeper
 
 from ebbpool import AdaptiveExecutor, LoopLag
@@ -154,6 +154,53 @@ def test_a_handler_may_need_a_pool_that_needs_the_timekeeper(monkeypatch: pytest
         monkeypatch.setattr(logging.getLogger("concurrent.futures"), "handle", emit)
         gate.hold(pool)
         eventually(lambda: sent == [0])
+
+
+WARNING = """
+    import logging, threading
+    from ebbpool import AdaptiveExecutor
+    from support import seams
+    begun = threading.Event()
+    def handle(record):
+        before_it_is_written()
+        print("told", flush=True)
+    logging.getLogger("concurrent.futures").handle = handle
+    seams.setting(wait_for_warnings=20)
+    def warn():
+        AdaptiveExecutor(warn_after=0.01).submit(begun.wait).result()
+"""
+
+
+def test_the_exit_waits_until_one_is_written() -> None:
+    lines = output_of(
+        """
+        awaited = threading.Event()
+        def before_it_is_written():
+            (thread,) = [each for each in threading.enumerate() if each.name == "ebbpool-warnings"]
+            join = thread.join
+            thread.join = lambda timeout: (awaited.set(), join(timeout))
+            begun.set()
+            awaited.wait()
+        warn()
+        """,
+        WARNING,
+    )
+    assert lines == ["told"]
+
+
+def test_the_exit_does_not_wait_for_one_that_is_stuck() -> None:
+    lines = output_of(
+        """
+        def before_it_is_written():
+            begun.set()
+            threading.Event().wait()
+        seams.setting(wait_for_warnings=0.01)
+        warn()
+        print("over")
+        """,
+        WARNING,
+    )
+    assert lines == ["over"]
 
 
 LOOP_CALLS = seams.running_part("loop_calls")

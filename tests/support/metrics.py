@@ -38,15 +38,12 @@ COUNTERS = {
     "task.submissions": "submitted",
     "task.rejections": "rejected",
     "task.expirations": "expired",
-    "task.spills": "spilled",
-    "task.spill_returns": "spill_returned",
 }
 LEVELS = {
     "thread.limit": "max_workers",
     "queue.length": "queued",
     "queue.limit": "max_queue",
     "task.abandoned": "abandoned",
-    "task.away": "away",
     "task.delayed": "delayed",
 }
 LEVELS_OF_LANES = {"lane.running": "running", "lane.limit": "limit", "lane.queue.length": "queued"}

@@ -20,7 +20,7 @@ from ebbpool._core import accel
 from ebbpool._core.accel import ALL, Timers, instrumented, orphans
 from ebbpool._frames import COLLECTS, UNREADABLE, is_joined
 from ebbpool._maps import items
-from ebbpool._pool import census, crew, late, lifecycle, spill, threads
+from ebbpool._pool import census, crew, late, lifecycle, threads
 from ebbpool._pool.running import OVER, called_name
 from ebbpool._pool.timekeeper import Tick, Timekeeper, timekeeper
 
@@ -38,8 +38,7 @@ SETTINGS: dict[str, tuple[ModuleType, str]] = {
     "give_up": (crew, "GIVE_UP"),
     "wait_for_timekeeper": (crew, "PATIENCE"),
     "overtaken": (importlib.import_module(accel.Pool.__module__), "OVERTAKEN"),
-    "spill_linger": (spill, "LINGER"),
-    "wait_for_dump": (lifecycle, "PATIENCE"),
+    "wait_for_warnings": (lifecycle, "PATIENCE"),
     "quick": (items, "QUICK"),
 }
 """The constants that a test may set: where each is. All but `crew` are in seconds."""

@@ -270,9 +270,6 @@ class ExecutorCore:
                 pool.skip -= 1
                 if pool.skip < 0:
                     fn = _measured(pool, fn)
-            if pool.mark is not None:
-                # Of a plain function it is known without a call.
-                future._marked = None if type(fn) is FunctionType else pool.mark(fn, args, kwargs)
         if not cython.compiled:
             future._code = PENDING
             future._result = future._exception = future._audience = future._cond = future._observers = None

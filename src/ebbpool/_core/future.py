@@ -57,7 +57,6 @@ class FutureCore:
         self._fn: Callable[..., Any] | None = None
         self._args: Any = None
         self._kwargs: Any = None  # True where `_args` is the only argument itself: see `_packed`
-        self._marked: Any = None  # what `Pool.mark` says of the call, until it is in the queue
         self._audience: list[Any] | None = None
         self._cond: threading.Condition | None = None
         self._observers: Observers | None = None
@@ -107,7 +106,7 @@ class FutureCore:
 
     def _forget(self) -> None:
         """Drop a call that will not be made."""
-        self._executor = self._fn = self._args = self._kwargs = self._marked = None
+        self._executor = self._fn = self._args = self._kwargs = None
 
     def cancelled(self) -> bool:
         """Return whether the call was cancelled."""
@@ -281,15 +280,15 @@ class FutureCore:
             self._forget()
         return fails
 
-    def _given_context(self, taken: bool) -> Context | None:
-        """Return the context that compiled code enters for the call, which is `taken` from it, or None."""
+    def _take_context(self) -> Context | None:
+        """Take from the call the context that compiled code enters for it, if there is one."""
         return None
 
     def _drop_call(self) -> None:
         """Drop the call of a task that has been made; what it holds may end in any way, but not under the mutex."""
         with self._pool.mutex:
             fn, args, kwargs = self._fn, self._args, self._kwargs
-            self._fn = self._args = self._kwargs = self._marked = None
+            self._fn = self._args = self._kwargs = None
         del fn, args, kwargs
 
     def disown(self, error: BaseException) -> None:

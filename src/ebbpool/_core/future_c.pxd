@@ -21,7 +21,7 @@ from ebbpool._core.pool_c cimport _ORPHANS, Pool
 cdef class FutureCore:
     cdef int _code
     cdef public object _result, _exception
-    cdef object _fn, _args, _kwargs, _marked, _cond, _observers, _not_run, _scope, _executor
+    cdef object _fn, _args, _kwargs, _cond, _observers, _not_run, _scope, _executor
     cdef bint _held, _looped
     cdef double _queued_at, _latest, _abandoned
     cdef Pool _pool
@@ -40,4 +40,4 @@ cdef class FutureCore:
     cdef _drop_call(self)
     cdef object _packed(self)
     cdef _join(self, list alone)
-    cdef object _given_context(self, bint taken)
+    cdef object _take_context(self)

@@ -44,7 +44,7 @@ class LaneCore:
         self.max_wait = max_wait  # in seconds; 0 for that of the pool
         self.closed: bool = False
         self.backlog: deque[FutureCore] = deque()  # held futures, oldest first
-        # Tasks in the pool's queue, running or away. Invariant: where tasks wait in the backlog, this is `limit`.
+        # Tasks in the pool's queue or running. Invariant: where tasks wait in the backlog, this is `limit`.
         self.admitted: int = 0
         self.dead: int = 0  # futures in the backlog that are done: cancelled, or failed by `reject`
         self.taken: int = 0  # tasks that have left the pool, run or refused
@@ -100,9 +100,6 @@ class LaneCore:
                 now = monotonic()
                 for worker in self.pool.workers:
                     if worker.current is not None and worker.current._lane is self:
-                        running += 1
-                for future in self.pool.away:
-                    if future._lane is self:
                         running += 1
                 # Those in the queue are older than those in the backlog, and both keep their order.
                 queue = self.pool.front if self.first else self.pool.queue

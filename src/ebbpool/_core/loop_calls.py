@@ -100,29 +100,16 @@ class LoopCall(FutureCore):
     def _tell(self, audience: list[Any]) -> None:
         self._mailbox.post(self)
 
-    def _given_context(self, taken: bool) -> Context | None:
-        if taken and self._visit is not None:
+    def _take_context(self) -> Context | None:
+        if self._visit is not None:
             self._visit.begun = True
             # Breaks a cycle: what the task has called before refers to its last call.
             self._visit = None
-        context = self._context
-        if taken:
-            self._context = None
+        context, self._context = self._context, None
         return context
 
-    def _drop_call(self) -> None:
-        FutureCore._drop_call(self)
-        self._context = None
-
     def _forget(self) -> None:
-        self._fn = self._args = self._kwargs = self._marked = self._visit = self._context = None
-
-    def _unwanted(self) -> bool:
-        """Return whether the loop has given the call up."""
-        with self._pool.mutex:
-            # Another thread may be in `abandon`.
-            ticket = self._ticket
-        return ticket is None or bool(ticket.done())
+        self._fn = self._args = self._kwargs = self._visit = self._context = None
 
     def withdraw(self, at_ceiling: bool = False) -> bool:
         """Take the call off the queue, in any thread, or tell one that runs that it is cancelled; not the ticket.

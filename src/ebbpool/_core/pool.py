@@ -79,10 +79,10 @@ class Snapshot(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A task that runs, or the oldest that waits. Times are in monotonic seconds."""
+    """A task that runs. Times are in monotonic seconds."""
 
-    since: float  # when it was taken, sent away or queued
-    thread: threading.Thread | None  # None if it is away, or waits
+    since: float  # when it was taken
+    thread: threading.Thread
     lane: LaneCore | None
     blocked: bool  # whether it waits for a future of this very pool
     abandoned: float  # since when nobody waits for it; 0 if somebody may
@@ -90,10 +90,10 @@ class Task(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What a pool does at one moment: the tasks that run, and then those that are away; the figures of `PoolStats`."""
+    """What a pool does at one moment: the tasks that run, the oldest that waits, the figures of `PoolStats`."""
 
     running: list[Task]
-    oldest: Task | None
+    oldest: tuple[float, tuple[Any, Any]] | None  # since when that waits (monotonic seconds), and its call
     threads: list[threading.Thread]
     counts: dict[str, float]
 
@@ -120,8 +120,6 @@ class Pool:
             self.mutex: Any = threading.RLock()
         # Returns the `Crew`. Weakly, or there would be a cycle: executor and threads hold the crew, the crew the pool.
         self.crew: Callable[[], Any] = (lambda: None) if crew is None else weakref.ref(crew)
-        # Returns what to run elsewhere of a function, its arguments and keyword arguments, or None.
-        self.mark: Callable[[Any, Any, Any], object] | None = None
         # Right to about a tick while tasks wait, and when a worker wakes up: `_arrange`, such workers and the
         # timekeeper set it. A clock call per task would be a tenth of its cost.
         self.clock: float = 0.0
@@ -134,7 +132,7 @@ class Pool:
         self.slow_start: bool = False
         self.rejecting: bool = False
         self.contextual: bool = False  # whether tasks run in their submitter's context
-        self.wrapping: bool = False  # whether `_prepare` does more: for contexts, `record` or `mark`
+        self.wrapping: bool = False  # whether `_prepare` does more: for contexts or `record`
         self.special: bool = False  # whether `push` has to look closer
         self.closed: bool = False
         self.broken: bool = False
@@ -152,8 +150,6 @@ class Pool:
         self.rejected: int = 0
         self.expired: int = 0
         self.started: int = 0
-        self.spilled: int = 0  # tasks taken off the queue to run elsewhere
-        self.returned: int = 0  # those of them that have come back
         self._begin([])
 
     def _begin(self, workers: list[Worker]) -> None:
@@ -170,8 +166,6 @@ class Pool:
         self.seekers: deque[LockType | FutureCore] = deque()
         self.promised: list[LockType] = []  # the locks of submitters for whom a place is kept
         self.idlers: list[LockType] = []
-        self.away: dict[FutureCore, float] = {}  # tasks that another executor runs, which count as running; since when
-        self.marked: dict[FutureCore, Any] = {}  # those in the queue that may run elsewhere, oldest first: what to run
         self.timed: bool = False  # whether tasks wait that may do so for a limited time only
         self.backlogs: list[LaneCore] = []  # the lanes in which such tasks wait
         self.stale: float = 0.0  # since when the oldest has waited for too long at every look; 0 if it has not
@@ -236,7 +230,7 @@ class Pool:
             before, self.record = self.record, record
             self.every = every
             self.skip = skip
-            self.wrapping = self.contextual or every > 0 or self.mark is not None
+            self.wrapping = self.contextual or every > 0
         del before
 
     def push(
@@ -305,9 +299,6 @@ class Pool:
     def _enter(self, future: FutureCore, first: bool) -> None:
         future._held = False
         future._queued_at = self.clock
-        if self.mark is not None and future._marked is not None:
-            self.marked[future] = future._marked
-            future._marked = None
         if not first:
             self.enqueue(future)
         elif future._lane is None and not future._looped:
@@ -575,14 +566,7 @@ class Pool:
         return len(self.parked) + self.starting < self.min_spare_workers and not self.closed
 
     def _special(self) -> None:
-        self.special = self.closed or self.broken or self.max_queue >= 0 or self.mark is not None or self.max_wait > 0.0
-
-    def look_for(self, mark: Callable[[Any, Any, Any], object]) -> None:
-        """Keep the tasks from now on for `take_marked` for whose calls `mark` returns something."""
-        with self.mutex:
-            self.mark = mark
-            self.wrapping = True
-            self._special()
+        self.special = self.closed or self.max_queue >= 0 or self.max_wait > 0.0
 
     def _surplus(self) -> int:
         """Return how many workers should leave as soon as they have no task in hand."""
@@ -646,7 +630,6 @@ class Pool:
                 self.seekers.remove(future)
             return
         (self.front if future in self.front else self.queue).remove(future)
-        self.marked.pop(future, None)
         future._held = True
         if future._lane is not None:
             future._lane.leave()
@@ -686,18 +669,16 @@ class Pool:
         """Under the mutex: have a worker without a task park or leave; return an errand or None."""
         expired = worker.expired or self.patience == 0
         self._clear(worker)
-        if self.headcount > self.limit and self._surplus() > 0:
-            worker.leaving = True
-        elif self.closed:
-            # The last worker stays while tasks are away: once they come back, a new thread may no longer be startable.
-            worker.leaving = not self.away or self.headcount - self.blocked > 1
-        elif expired and self.headcount > self.min_workers and len(self.parked) >= self.min_spare_workers:
-            worker.leaving = True
+        worker.leaving = (
+            self.closed
+            or (self.headcount > self.limit and self._surplus() > 0)
+            or (expired and self.headcount > self.min_workers and len(self.parked) >= self.min_spare_workers)
+        )
         if worker.leaving:
             self._remove(worker)
         else:
             # A worker that has waited and has to stay parks without a time limit, and does not wake for nothing.
-            worker.patience = -1.0 if expired or self.closed else self.patience
+            worker.patience = -1.0 if expired else self.patience
             worker.parked = True
             self.parked.append(worker)
         if not self.queue:
@@ -746,7 +727,6 @@ class Pool:
                 self.seekers.remove(future)
         else:
             self.dead += 1
-            self.marked.pop(future, None)
             if lane is not None:
                 lane.leave()
                 self._admit(lane)
@@ -763,9 +743,7 @@ class Pool:
 
     @cython.locals(future=FutureCore)
     def _compact(self, lane: LaneCore | None) -> None:
-        # Made before the mutex is taken: that may run the garbage collector. A task that came back may be in the queue
-        # twice; it keeps its first place.
-        kept: set[FutureCore] = set()
+        # Made before the mutex is taken: that may run the garbage collector.
         trash: list[FutureCore] = []
         with self.mutex:
             collects = hold_collector()
@@ -777,8 +755,7 @@ class Pool:
                 for line in lines:
                     for _ in range(len(line)):
                         future = line.popleft()
-                        if future._code == PENDING and future not in kept:
-                            kept.add(future)
+                        if future._code == PENDING:
                             line.append(future)
                         else:
                             trash.append(future)
@@ -985,8 +962,8 @@ class Pool:
                 for worker in self.workers:
                     if worker.current is not None:
                         running.append(worker.current)
-                # This finds every lane in which futures wait: such a lane has others queued, running or away.
-                for future in [*queued, *self.away, *running]:
+                # This finds every lane in which futures wait: such a lane has others queued or running.
+                for future in [*queued, *running]:
                     if future._lane is not None and future._lane not in lanes:
                         lanes.append(future._lane)
                 for each in lanes:
@@ -1035,7 +1012,7 @@ class Pool:
     def await_idle(self, timeout: float, lane: LaneCore | None = None, remaining: int = -1) -> bool:
         """Wait up to `timeout` seconds (-1: for ever) until nothing, or nothing of `lane`, is queued or runs.
 
-        With a number of `remaining` workers, until no task waits or is away and there are no more than so many.
+        With a number of `remaining` workers, until no task waits and there are no more than so many.
         """
         reason = None if timeout == 0 else self.forbids()
         deadline = monotonic() + timeout
@@ -1049,9 +1026,9 @@ class Pool:
                 elif remaining < 0:
                     # Workers without a task are parked, or on their way.
                     unoccupied = len(self.parked) + self.roused + self.starting
-                    over = self._waiting() == 0 and not self.away and self.headcount == unoccupied
+                    over = self._waiting() == 0 and self.headcount == unoccupied
                 else:
-                    over = self.headcount <= remaining and (self.broken or self._waiting() == 0) and not self.away
+                    over = self.headcount <= remaining and (self.broken or self._waiting() == 0)
                 if over:
                     return True
                 if reason is None:
@@ -1141,7 +1118,7 @@ class Pool:
         # Tuples until the mutex is free: a named one is made by interpreted code.
         seen: list[Any] = []
         threads: list[threading.Thread] = []
-        first: Any = None
+        oldest: Any = None
         trash: list[FutureCore] = []
         with self.mutex:
             collects = hold_collector()
@@ -1152,7 +1129,7 @@ class Pool:
                 if queued > 0:
                     future = self._oldest()
                     call = _call_of(future, calls and future._code == PENDING)
-                    first = (future._queued_at, None, None, False, 0.0, call)
+                    oldest = future._queued_at, call
                 for worker in self.workers:
                     threads.append(worker.thread)
                     if worker.current is not None:
@@ -1161,9 +1138,6 @@ class Pool:
                         left = future._abandoned if future._looped else 0.0
                         seen.append((worker.since, worker.thread, future._lane, worker.waits > 0, left, call))
                 running = len(seen)
-                for future, since in self.away.items():
-                    seen.append((since, None, future._lane, False, 0.0, _call_of(future, calls)))
-                away = len(self.away)
                 counts: dict[str, float] = {
                     # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
                     "workers": len(self.workers),
@@ -1171,23 +1145,19 @@ class Pool:
                     "running": running,
                     "blocked": self.blocked,
                     "queued": queued,
-                    "submitted": self.taken + queued + self.cancelled - self.returned,
-                    "completed": self.taken - self.failed - running - away - self.returned,
+                    "submitted": self.taken + queued + self.cancelled,
+                    "completed": self.taken - self.failed - running,
                     "failed": self.failed,
                     "cancelled": self.cancelled,
                     "rejected": self.rejected,
                     "expired": self.expired,
                     "started": self.started,
                     "retired": self.started - len(self.workers),
-                    "spilled": self.spilled,
-                    "spill_returned": self.returned,
-                    "away": away,
                 }
             finally:
                 let_collector(collects)
         tasks = [Task(*each) for each in seen]
-        oldest = None if first is None else Task(*first)
-        counts["oldest_wait"] = 0.0 if oldest is None else now - oldest.since
+        counts["oldest_wait"] = 0.0 if oldest is None else now - oldest[0]
         left_at = [task.abandoned for task in tasks if task.abandoned > 0.0]
         counts["abandoned"] = len(left_at)
         # A loop may have given one up after `now`.
@@ -1198,80 +1168,6 @@ class Pool:
     def counts(self) -> dict[str, float]:
         """Return the figures of `PoolStats`."""
         return self.survey().counts
-
-    def _marked_before(self, before: float) -> FutureCore | None:
-        for future in self.marked:
-            return future if future._queued_at < before else None
-        return None
-
-    def overdue(self, before: float) -> bool:
-        """Return whether a marked task waits that was queued before `before` (monotonic seconds)."""
-        with self.mutex:
-            return self._marked_before(before) is not None
-
-    def take_marked(self, before: float) -> tuple[Any, ...] | None:
-        """Take the oldest marked task queued before `before` off the queue; return it, what is to run, its context."""
-        # It runs from now on: `bring_home` or `take_back` has to follow.
-        with self.mutex:
-            found = self._marked_before(before)
-            if found is None:
-                return None
-            found._code = RUNNING
-            call = self.marked.pop(found)
-            # Its place in the queue stays behind; to take it out of the middle would cost a search.
-            self.dead += 1
-            self.taken += 1
-            self.spilled += 1
-            self.away[found] = monotonic()
-            if self.seekers:
-                self._make_room()
-        self.sweep(found)
-        return found, call, found._given_context(False)
-
-    def bring_home(self, future: FutureCore, value: Any, error: BaseException | None, cancels: bool = False) -> None:
-        """Finish a task that was away, or cancel it; count it once its callbacks are done."""
-        try:
-            future._conclude(RUNNING, RUNNING, NOTIFIED if cancels else FINISHED, value, error)
-        finally:
-            future._drop_call()
-            errand = None
-            with self.mutex:
-                if self.away.pop(future, None) is not None:
-                    if error is not None:
-                        self.failed += 1
-                    if cancels:
-                        self.returned += 1
-                        self.cancelled += 1
-                    if future._lane is not None:
-                        if cancels:
-                            future._lane.taken -= 1
-                            future._lane.cancelled += 1
-                        self._vacate(future._lane, error is not None)
-                    self._tell_idlers()
-                    errand = self._staff()
-                    if self.closed and not self.away:
-                        self._rouse_all()
-            self._run(errand, None)
-
-    def take_back(self, future: FutureCore) -> bool:
-        """Queue a task that was away before all others, to be made here; False, and still away, if broken."""
-        errand = None
-        with self.mutex:
-            if self.broken:
-                return False
-            if self.away.pop(future, None) is None:
-                # It was left with the parent of a fork.
-                return True
-            future._code = PENDING
-            # It has begun in time.
-            future._latest = 0.0
-            self.returned += 1
-            (self.front if future._lane is not None and future._lane.first else self.queue).appendleft(future)
-            errand = self._arrange()
-            if self.closed and not self.away:
-                self._rouse_all()
-        self._run(errand, None)
-        return True
 
     def reopen(self) -> bool:
         """In a forked child: free the mutex if a thread that stayed with the parent held it; return whether one did."""
@@ -1294,7 +1190,6 @@ class Pool:
         caught = self.reopen()
         here = _here.worker
         lost = self.waiting()
-        lost.extend(self.away)
         lost.extend(seeker for seeker in self.seekers if type(seeker) is not LockType)
         lanes: set[LaneCore] = set()
         stayed = []

@@ -45,7 +45,7 @@ cdef tuple _call_of(FutureCore future, bint known)
 cdef class Pool:
     cdef cython.pymutex mutex
     cdef readonly object crew
-    cdef object front, queue, enqueue, dequeue, oldest_first, seekers, record, mark
+    cdef object front, queue, enqueue, dequeue, oldest_first, seekers, record
     cdef list parked, workers, idlers, backlogs, promised
     cdef readonly Py_ssize_t min_workers, ceiling, max_workers, min_spare_workers, max_queue, roused, beyond, headcount
     cdef readonly Py_ssize_t starting, blocked, allowed, limit, dead
@@ -56,10 +56,8 @@ cdef class Pool:
     cdef public bint slow_start
     cdef double clock, stale, sought
     cdef long long turned
-    cdef readonly long long expired, taken, failed, cancelled, rejected, started, spilled, returned
+    cdef readonly long long expired, taken, failed, cancelled, rejected, started
     cdef public Py_ssize_t crowd
-    cdef readonly dict away
-    cdef dict marked
 
     cdef _begin(self, list workers)
     @cython.locals(lane=LaneCore, wait=double, holds=bint)
@@ -115,8 +113,3 @@ cdef class Pool:
     cdef sweep(self, FutureCore future)
     @cython.locals(line=object, dead=Py_ssize_t)
     cdef _compact(self, LaneCore lane)
-    cpdef bring_home(self, FutureCore future, object value, object error, bint cancels=*)
-    @cython.locals(future=FutureCore)
-    cdef FutureCore _marked_before(self, double before)
-    cpdef tuple take_marked(self, double before)
-    cpdef take_back(self, FutureCore future)

@@ -103,8 +103,6 @@ class Worker:
                             future._code = RUNNING
                             self.current = future
                             pool.taken += 1
-                            if pool.marked:
-                                pool.marked.pop(future, None)
                             if self.fresh:
                                 errand = pool._arrived(self)
                             self.since = pool.clock
@@ -149,7 +147,7 @@ class Worker:
                 error = future._scope.refusal()
             else:
                 if future._looped:
-                    context = future._given_context(True)
+                    context = future._take_context()
                     if context is not None:
                         enter(context)
                 try:
@@ -188,7 +186,7 @@ def perform(future: FutureCore) -> None:
     fn, args, kwargs = future._fn, future._packed(), future._kwargs
     future._code = RUNNING
     value = error = None
-    context = future._given_context(True)
+    context = future._take_context()
     if context is not None:
         fn, args = context.run, (fn, *args)
     try:

@@ -77,9 +77,6 @@ METRICS: Final = (
     Metric("ebbpool.task.expirations", "counter", "expired", "Tasks that failed because they had waited for too long."),
     Metric("ebbpool.task.abandoned", "level", "abandoned", "Running tasks that nobody waits for any more."),
     Metric("ebbpool.task.longest_abandoned", "longest", "longest_abandoned", "How long the first of these has run on."),
-    Metric("ebbpool.task.spills", "counter", "spilled", "Tasks sent to the executor that the pool spills to."),
-    Metric("ebbpool.task.spill_returns", "counter", "spill_returned", "Spilled tasks that came back to run here."),
-    Metric("ebbpool.task.away", "level", "away", "Spilled tasks that are with the other executor now."),
     Metric("ebbpool.task.delayed", "level", "delayed", "Delayed calls that are not due yet."),
     Metric("ebbpool.task.longest_running", "longest", "longest_running", "How long the longest-running task has run."),
     Metric(

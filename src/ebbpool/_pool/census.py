@@ -79,7 +79,7 @@ class Census:
         looked_up = running = longest = asleep = 0
         tasks = {}
         for task in pool.survey().running:
-            if task.thread is None or task.blocked:
+            if task.blocked:
                 continue
             tid = task.thread.native_id or 0
             clock = seconds_of(tid)

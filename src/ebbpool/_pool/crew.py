@@ -24,7 +24,6 @@ from ebbpool._pool.census import Census, reader
 from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
 from ebbpool._pool.running import RunningTask, described, running
 from ebbpool._pool.sizing import CREW, MEMORY, TICK, Sample, Sizing
-from ebbpool._pool.spill import Spill
 from ebbpool._pool.stats import Decisions
 from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
@@ -68,7 +67,6 @@ class Crew:
         self.cause = ""
         self._names = itertools.count()
         self._owner: weakref.ref[Any] | None = None
-        self.spill: Spill | None = None
         reader()
         self.forget()
         # Registered before there is state that another thread's fork could copy half changed.
@@ -213,7 +211,7 @@ class Crew:
         # Wait for the count of workers first: one with a reserved place may have no thread in `threads` yet.
         if not self.pool.await_idle(-1.0 if timeout is None else timeout, None, len(self.threads & own)):
             return False
-        left = (self.threads if self.spill is None else self.threads | self.spill.end()) - own
+        left = self.threads - own
         for thread in left:
             thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
         self._strike_off()
@@ -229,7 +227,7 @@ class Crew:
 
     def running(self, stacks: bool) -> list[RunningTask]:
         """See `AdaptiveExecutor.running`."""
-        return running(self.pool, _BELOW, stacks, None if self.spill is None else self.spill.target)
+        return running(self.pool, _BELOW, stacks)
 
     def report(self) -> str:
         """Return a text on what still runs, and on how many tasks are stranded."""
@@ -244,8 +242,6 @@ class Crew:
         """In a forked child: forget all threads but the calling one, if that belongs to the pool."""
         self.threads = {thread for thread in self.threads if thread is threading.current_thread()}
         self.forget()
-        if self.spill is not None:
-            self.spill.renew()
         self.pool.renew(error)
         self.timers.renew(error)
 
@@ -272,8 +268,6 @@ class Crew:
             return None
         if seen.workers > seen.blocked or previous is None or seen.taken > previous[1]:
             self._stuck = inf
-        if self.spill is not None:
-            self.spill.look(tick.now)
         cpus = available_cpus()
         self.pool.crowd = cpus + CREW
         allowed = self._admit(tick, seen, cpus)
@@ -288,9 +282,7 @@ class Crew:
                 self.decisions.note(seen.workers, 0, seen.queued, why)
             # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
             self._ended = tick.now
-            if allowed != ALL:
-                return HELD_TICK
-            return CEILING_TICK if self.spill is None else max(TICK, min(CEILING_TICK, self.spill.after))
+            return CEILING_TICK if allowed == ALL else HELD_TICK
         self._previous = tick, seen.taken
         # Without a look before, as much as if one had come on time and nothing had happened since.
         before, taken = previous or (tick._replace(now=tick.now - TICK - tick.late), seen.taken)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ebbpool._checks import above_zero, seconds, whole
 from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans, perform
 from ebbpool._errors import QueueFull, QueueTimeout
-from ebbpool._pool import lifecycle, spill, tracing
+from ebbpool._pool import lifecycle, tracing
 from ebbpool._pool.crew import Crew
 
 if TYPE_CHECKING:
@@ -97,11 +97,6 @@ class ExecutorBase(ExecutorCore):
             0.0 if settings.max_wait in (None, inf) else settings.max_wait,
         )
 
-    def _runs_here(self) -> bool:
-        """Return whether the calling thread runs a task of this pool."""
-        # A callback of a task that was away runs in a thread of the other executor.
-        return self._pool.runs_here() or spill.finishes_here(self._pool)
-
     def _instrumented(self, queue: Callable[..., Any], fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return tracing.submit(self, queue, fn, args, kwargs)
 
@@ -132,7 +127,7 @@ class ExecutorBase(ExecutorCore):
             if in_line or self._pool.forbids() is not None:
                 refusal = self._pool.push(future, False, None, True)
                 continue
-            if self._when_full == "caller_runs" or self._runs_here():
+            if self._when_full == "caller_runs" or self._pool.runs_here():
                 perform(future)
                 return
             refusal = self._push_after_waiting(future, first, again)

@@ -150,7 +150,7 @@ class SlowTasks(Alarm):
     def _look(self, crew: Any) -> float:
         now = monotonic()
         seen = crew.pool.survey()
-        names = {(task.thread.ident, task.since): task.thread.name for task in seen.running if task.thread is not None}
+        names = {(task.thread.ident, task.since): task.thread.name for task in seen.running}
         ages = {None: seen.counts["oldest_wait"]} | {task: now - task[1] for task in names}
         late = frozenset(each for each, age in ages.items() if age >= self.limit)
         if fresh := late - self._warned:
@@ -166,12 +166,13 @@ class SlowTasks(Alarm):
                 told = task.name, place, task.seconds, task.thread, task.stack
                 LOGGER.warning("%s in %s has been running for %.1f s on %s:\n%s", *told)
         if crowded and (seen := crew.pool.survey(True)).oldest is not None:
+            since, call = seen.oldest
             LOGGER.warning(
                 "%d tasks are waiting in pool %r; the oldest, %s, has waited %.1f s; the pool %s",
                 seen.counts["queued"],
                 crew.name,
-                called_name(*seen.oldest.call),
-                monotonic() - seen.oldest.since,
+                called_name(*call),
+                monotonic() - since,
                 crew.decisions.last() or "has not grown",
             )
 

@@ -1,4 +1,4 @@
-"""The registry of pools, what exit and fork do to them, and the threads that write warnings and dumps."""
+"""The registry of pools, what exit and fork do to them, and the threads that write warnings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ebbpool._pool.threads import WorkerThread, forget_loans
 from ebbpool._pool.timekeeper import timekeeper
 
 FORKED = "the process was forked; this call was left with the parent"
-PATIENCE: Final = 2.0  # seconds for which the interpreter's exit waits for all warnings and dumps together
+PATIENCE: Final = 2.0  # seconds for which the interpreter's exit waits for all warnings together
 
 
 _live: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -42,11 +42,11 @@ after_exit = _after_exit.append
 
 
 class _Telling(WorkerThread):
-    given_up = False
+    """A thread that writes a warning."""
 
 
 def tell(name: str, call: Callable[[], None]) -> WorkerThread:
-    """Have `call()` called in a thread of its own, which may be stuck for good. A signal handler may call this."""
+    """Have `call()` called in a thread of its own, which may be stuck for good."""
     thread = _Telling(target=call, name=name)
     thread.start()
     return thread
@@ -57,12 +57,9 @@ def _let_finish() -> None:
     deadline = monotonic() + PATIENCE
     # A thread that has forked is the main thread of the child, and cannot be waited for.
     here = threading.current_thread()
-    while left := [
-        each for each in threading.enumerate() if isinstance(each, _Telling) and not each.given_up and each is not here
-    ]:
-        left[0].join(max(0.0, deadline - monotonic()))
-        # One that is stuck is not waited for again.
-        left[0].given_up = not left[0].ended()
+    for each in threading.enumerate():
+        if isinstance(each, _Telling) and each is not here:
+            each.join(max(0.0, deadline - monotonic()))
 
 
 def register(crew: Any) -> None:
@@ -172,8 +169,7 @@ def _after_fork_in_child() -> None:
 timekeeper.needed = _staffed
 # threading makes these calls before it joins threads, atexit only afterwards.
 getattr(threading, "_register_atexit", atexit.register)(_at_exit)
-# Functions given to `atexit` may close what is written to; and later a signal may ask for another text.
+# Functions given to `atexit` may close what is written to.
 after_exit(_let_finish)
-atexit.register(_let_finish)
 after_fork(_after_fork_in_child)
 after_fork(forget_loans)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from contextlib import _GeneratorContextManager
 from contextvars import Context
 from dataclasses import dataclass
-from itertools import zip_longest
 from time import monotonic
 from types import CodeType, GeneratorType, ModuleType
 from typing import Any, Final, TextIO
 
-from ebbpool._checks import text_file, whole
+from ebbpool._checks import text_file
 from ebbpool._core.accel import Pool
 from ebbpool._frames import stacks as stacks_of
 from ebbpool._pool import lifecycle
@@ -26,9 +22,6 @@ OVER: Final = "a call that is over"  # the name of a task whose function has bee
 CALLERS: Final = ("ebbpool.", "starlette.concurrency", "fastapi.telemetry")
 """How the names of modules begin whose functions call what they are given."""
 GIVEN: Final = ("fn", "func", "function", "iterator")  # how their parameter for that is called
-
-# PyPy takes a handler for them, and never calls it.
-_NEVER_HANDLED = {getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)}
 
 
 @dataclass(frozen=True)
@@ -45,11 +38,8 @@ class RunningTask:
         seconds: How long it has run, to about 0.05 s.
         blocked: Whether it waits for a future of this same pool.
         stack: The task's own part of the thread's stack, as `traceback` writes it, or a line in parentheses that says
-            why there is none: without a GIL it cannot be read safely. None if it was not asked for, and for a task that
-            is away.
+            why there is none: without a GIL it cannot be read safely. None if it was not asked for.
         abandoned: Whether its await was cancelled, so that nobody wants what it returns.
-        away: Whether it was sent to the executor that `AdaptiveExecutor(spill=)` names. Its `thread` is the name of
-            that, and `seconds` counts from the sending.
     """
 
     __module__ = "ebbpool"
@@ -62,29 +52,25 @@ class RunningTask:
     blocked: bool
     stack: str | None
     abandoned: bool = False
-    away: bool = False
 
 
-def running(pool: Pool, below: Container[CodeType], stacks: bool, elsewhere: Any) -> list[RunningTask]:
-    """Return the running tasks of `pool`, and those that are away at `elsewhere`, the longest first."""
+def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[RunningTask]:
+    """Return the running tasks of `pool`, the longest first."""
     tasks = pool.survey(True).running
-    here = [task.thread.ident for task in tasks if task.thread is not None]
-    # Those that are away come last.
-    texts = stacks_of(here, below) if stacks else []
+    texts = stacks_of([task.thread.ident for task in tasks], below) if stacks else [None] * len(tasks)
     now = monotonic()
     found = [
         RunningTask(
             called_name(*task.call),
             None if task.lane is None else task.lane.name,
-            name_of(elsewhere) if task.thread is None else task.thread.name,
+            task.thread.name,
             getattr(task.thread, "native_id", None),
             max(0.0, now - task.since),
             task.blocked,
             text,
             task.abandoned > 0,
-            away=task.thread is None,
         )
-        for task, text in zip_longest(tasks, texts)
+        for task, text in zip(tasks, texts, strict=True)
     ]
     return sorted(found, key=lambda task: -task.seconds)
 
@@ -92,17 +78,9 @@ def running(pool: Pool, below: Container[CodeType], stacks: bool, elsewhere: Any
 def described(task: RunningTask) -> str:
     """Return what a report says of a task: a line, and below it the stack, if there is one."""
     lane = f", lane {task.lane!r}" if task.lane is not None else ""
-    if task.away:
-        return f"away at {task.thread}: {task.name}{lane}, sent {task.seconds:.1f} s ago\n"
     state = ", waits for its own pool" if task.blocked else ""
     state += ", abandoned: nobody waits for it" if task.abandoned else ""
     return f"{task.thread}: {task.name}{lane}, running for {task.seconds:.1f} s{state}\n{task.stack or ''}"
-
-
-def name_of(target: Any) -> str:
-    """Return the name of an executor, or that of its class."""
-    name = getattr(target, "name", None) or getattr(target, "_thread_name_prefix", None)
-    return name if isinstance(name, str) else type(target).__qualname__
 
 
 def called_name(fn: Any, args: tuple[Any, ...] | None = None) -> str:
@@ -193,59 +171,6 @@ def dump(file: TextIO | None = None) -> None:
     out.flush()
 
 
-def dump_on_signal(signum: int, file: TextIO | None = None) -> None:
-    """Have `dump(file)` called, in a thread of its own, when the process gets a signal.
-
-    Only the main thread may call this. A Python handler that the signal had before is called as well.
-    `signal.signal(signum, signal.SIG_DFL)` ends it. Like any handler of Python's it needs the main thread, which runs
-    it when it next runs Python code: if that thread is stuck in C code, `faulthandler.register` still answers. If no
-    thread can be started, a line on standard error says so. The interpreter's exit waits up to 2 seconds for the text.
-
-    Args:
-        signum: The signal, such as `signal.SIGUSR1`.
-        file: An open text file; None for `sys.stderr`.
-
-    Raises:
-        TypeError: `signum` is not an integer, or `file` has no `write`.
-        ValueError: `signum` is no signal that can be handled, or this is not the main thread.
-    """
-    if file is not None:
-        text_file("file", file)
-    whole("signum", signum, 1)
-    if signum in _NEVER_HANDLED:
-        raise ValueError(f"signum must be a signal that can be handled, not {signum!r}")
-    try:
-        before = signal.getsignal(signum)
-        if isinstance(before, _Answer):
-            before = before.before
-        signal.signal(signum, _Answer(before if callable(before) else None, file))
-    except (OSError, ValueError):
-        if threading.current_thread() is not threading.main_thread():
-            raise
-        raise ValueError(f"signum must be a signal that can be handled, not {signum!r}") from None
-
-
-class _Answer:
-    """A signal handler; `before` is the one that the signal had before."""
-
-    def __init__(self, before: Callable[..., Any] | None, file: TextIO | None) -> None:
-        self.before = before
-        self._file = file
-
-    def __call__(self, signum: int, frame: Any) -> None:
-        # Not here: the signal may have interrupted the pool's code, or a write to the same file.
-        try:
-            lifecycle.tell("ebbpool-dump", functools.partial(dump, self._file))
-        except (RuntimeError, MemoryError) as error:
-            # An error would end whatever the main thread is doing, just because somebody wanted to look. Past the
-            # buffer of standard error, a write to which the signal may have interrupted.
-            with contextlib.suppress(OSError, ValueError):
-                if sys.__stderr__ is not None:
-                    os.write(sys.__stderr__.fileno(), f"ebbpool: the pools cannot be dumped: {error!r}\n".encode())
-        if self.before is not None:
-            self.before(signum, frame)
-
-
 def _lines() -> Iterator[str]:
     pools = lifecycle.in_view()
     yield f"ebbpool: {len(pools)} pool{'' if len(pools) == 1 else 's'} in process {os.getpid()}"
@@ -271,7 +196,6 @@ def _pool(executor: Any, closed: bool) -> Iterator[str]:
         + f"), {stats.queued} waiting"
         + (f", the oldest for {stats.oldest_wait:.1f} s" if stats.queued else "")
         + (f"; {stats.expired} waited for too long and were not run" if stats.expired else "")
-        + (f"; {stats.away} away, {stats.spill_returned} of {stats.spilled} came back" if stats.spilled else "")
         + (f"; {stats.last_decision}" if stats.last_decision else "")
     )
     for lane in executor.lanes():

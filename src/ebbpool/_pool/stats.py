@@ -24,8 +24,8 @@ class PoolStats:
         blocked: Running workers that wait for a future of this same pool.
         queued: Tasks that wait for a worker.
         oldest_wait: How long the oldest of them has waited.
-        submitted: Tasks accepted so far; always `queued` + `running` + `away` + `completed` + `failed` + `cancelled`.
-        completed: Tasks that returned, here or away.
+        submitted: Tasks accepted so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
+        completed: Tasks that returned.
         failed: Tasks that raised, that a broken initializer kept from running, or that waited for too long.
         cancelled: Tasks cancelled before they ran.
         rejected: Tasks refused because the queue was full.
@@ -35,11 +35,7 @@ class PoolStats:
         started: Threads started so far, those just starting included; always `workers` + `retired`. A thread that
             stands in at `shutdown` for one that the system refuses counts once for each task it runs.
         retired: Threads that have left so far.
-        longest_running: How long the longest of the running tasks has run, or has been away.
-        spilled: Tasks that were sent to the executor that `AdaptiveExecutor(spill=)` names, so far.
-        spill_returned: Those that came back because that executor lost, refused or cancelled them, or because they
-            could not be pickled. They run here.
-        away: Those that are there now.
+        longest_running: How long the longest of the running tasks has run.
         delayed: Calls whose time has not come, the next run of each schedule included; not part of `submitted`.
         min_workers: The limit of the settings, as are the next two.
         max_workers: How many threads there may be, apart from those that wait for this same pool.
@@ -69,9 +65,6 @@ class PoolStats:
     started: int
     retired: int
     longest_running: float
-    spilled: int
-    spill_returned: int
-    away: int
     delayed: int
     min_workers: int
     max_workers: int
@@ -88,7 +81,7 @@ class LaneStats:
     Attributes:
         name: The lane's name.
         limit: How many of its tasks may run at once.
-        running: Its tasks that run, here or away, or whose callbacks do.
+        running: Its tasks that run, or whose callbacks do.
         queued: Its tasks that wait, for their turn in the lane or for a worker.
         oldest_wait: How long the oldest of them has waited. Behind 10,000 tasks in the pool's queue, how long the last
             of these has: an upper bound.

@@ -228,8 +228,6 @@ def _pools(rows: list[Row], width: int, height: int) -> RenderableType:
         ("THREADS", RIGHT, lambda row: f"{row.threads[-1]}/{row.limit}"),
         ("", {"width": spark}, lambda row: Text(sparkline(row.threads, spark, 4), "cyan")),
         ("BUSY", RIGHT, lambda row: str(row.figures["running"])),
-        # A lane tells of no tasks that are away or blocked.
-        ("AWAY", RIGHT, lambda row: str(row.figures.get("away", ""))),
         ("BLOCKED", RIGHT, lambda row: _coloured(row.figures.get("blocked", ""), "red")),
         ("WAIT", RIGHT, _waiting),
         ("", {"width": spark}, lambda row: Text(sparkline(row.waiting, spark, 4), "yellow")),
@@ -237,8 +235,7 @@ def _pools(rows: list[Row], width: int, height: int) -> RenderableType:
         ("EXPIRED", RIGHT, lambda row: str(row.figures["expired"])),
         ("DONE/s", RIGHT, lambda row: "-" if row.rate is None else f"{row.rate:.0f}"),
     ]
-    some = {figure: any(row.figures.get(figure) for row in rows) for figure in ("spilled", "expired")}
-    wanted = {"": spark > 0, "AWAY": some["spilled"], "EXPIRED": some["expired"]}
+    wanted = {"": spark > 0, "EXPIRED": any(row.figures.get("expired") for row in rows)}
     columns = [column for column in columns if wanted.get(column[0], True)]
     table = _table(*[(name, how) for name, how, _ in columns])
     shown = rows if len(rows) <= height else rows[: height - 1]
@@ -291,7 +288,7 @@ def _stack(task: Task, width: int = UNLIMITED, end: str = "") -> list[Text]:
     if task["stack"]:
         lines = [_fitted(line, width) for line in task["stack"].rstrip("\n").replace("\t", "    ").split("\n")]
     else:
-        lines = ["away: its stack is not in this process" if task["away"] else "waiting for it…"]
+        lines = ["waiting for it…"]
     overflow: OverflowMethod = "ignore" if width == UNLIMITED else "ellipsis"
     texts = [Text(printable(line), no_wrap=True, overflow=overflow) for line in (title, *lines)]
     texts[0].style = "bold"
@@ -358,7 +355,7 @@ def _coloured(number: Any, colour: str) -> Text:
 
 def _mark(task: Task) -> Text:
     """Return what is odd about a task."""
-    colours = {"blocked": "red", "abandoned": "yellow", "away": ""}
+    colours = {"blocked": "red", "abandoned": "yellow"}
     odd = next((word for word in colours if task[word]), "")
     return Text(odd, colours.get(odd, ""))
 
