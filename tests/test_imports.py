@@ -61,7 +61,7 @@ IMPORTS: dict[str, set[str]] = {
     "_servers": {"_stdio", "_checks", "_core", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_core", "_pool", "_replacements", "executor"},
     "fastthreadpool": {"_checks", "_core", "_fastthreadpool", "_maps", "executor"},
-    "celery": {"_pool", "executor"},
+    "celery": {"executor"},
     "django": {"executor"},
     "gunicorn": {"_errors", "_http", "_servers", "executor"},
     "_http": {"_stdio", "_servers"},

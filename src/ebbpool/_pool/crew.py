@@ -19,7 +19,6 @@ from ebbpool._core.waits import here
 from ebbpool._interpreter import GIL_ENABLED, available_cpus
 from ebbpool._pool import lifecycle
 from ebbpool._pool.admission import Admission, Restraint
-from ebbpool._pool.cancelling import Interruptible
 from ebbpool._pool.census import Census, reader
 from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
 from ebbpool._pool.running import RunningTask, described, running
@@ -381,7 +380,5 @@ class Crew:
 
 
 # Compiled functions have neither code objects nor frames.
-_BELOW = frozenset(
-    run.__code__ for run in (Crew._work, Worker.run, Probe.__call__, Interruptible.__call__) if hasattr(run, "__code__")
-)
+_BELOW = frozenset(run.__code__ for run in (Crew._work, Worker.run, Probe.__call__) if hasattr(run, "__code__"))
 """The code that runs below a task in the thread of a worker."""
