@@ -121,7 +121,6 @@ class Crew:
             stack_size=self.stack_size,
         )
         worker.thread = thread
-        thread.unborn = functools.partial(self._bury, worker, searching)
         self._expected[worker] = thread
         try:
             self.pool.enlist(worker)
@@ -138,14 +137,6 @@ class Crew:
             self.pool.delist(worker)
             raise
         return None
-
-    def _bury(self, worker: Worker, searching: bool) -> None:
-        """Give back the place of a worker whose thread has died before it began; the timekeeper starts another."""
-        thread = self._expected.pop(worker, None)
-        if thread is not None:
-            self.threads.discard(thread)
-            self.pool.delist(worker)
-            self.pool.unreserve(searching, None, False)
 
     def _strike_off(self) -> None:
         for thread in list(self._ending):
