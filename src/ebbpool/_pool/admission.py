@@ -99,7 +99,7 @@ WATCH: Final = 1.0  # seconds for which what ends is counted, while the queue st
 LATE: Final = 0.5  # tasks that run for this share of `max_wait`, on average, bring most answers too late
 SHARE: Final = 0.125  # so as many may run as end in this share of it
 FAILED: Final = 0.25  # if they still run for this share, they had not waited for one another
-LENGTHY: Final = 2.0  # seconds for which tasks may run, on average, or it would take too long to find out
+LENGTHY: Final = 2.0  # seconds in which all tasks in hand should end, or it would take too long to find out
 HOLD: Final = 60.0  # seconds until fewer may run again where that was no help
 
 
@@ -127,14 +127,14 @@ class Overload:
         elapsed = now - self._since
         if self._since < 0.0 or now < self._again:
             self._since, self._ended = now, ended
-        elif elapsed >= (WATCH if used <= self.most else LENGTHY):
+        elif elapsed >= WATCH:
             rate = (ended - self._ended) / elapsed
             fewer = max(1, int(SHARE * max_wait * rate))
             self._since, self._ended = now, ended
             if self.most == ALL:
                 if LENGTHY * rate >= used > LATE * max_wait * rate:
                     self.most = fewer
-            elif used > FAILED * max_wait * rate:
+            elif used > (FAILED * max_wait * rate if used <= self.most else LENGTHY * rate):
                 self.most = ALL
                 self._again = now + HOLD
             else:

@@ -245,7 +245,6 @@ class Crew:
         self._sizing.begin(rest)
         if rest > MEMORY:
             self._admission.rest()
-            self._overload.rest()
             if self.pool.allowed != ALL:
                 self.pool.admit(ALL)
         self._previous = tick, self.pool.taken
