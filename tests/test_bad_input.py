@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 import dataclasses
 import pickle
 import sys
@@ -188,14 +187,6 @@ def test_a_callback_that_cannot_be_called() -> None:
                 check_names(caught.value, "fn", value)
             gate.open()
             future.result(TIMEOUT)
-
-
-@pytest.mark.skipif(hasattr(ctypes, "pythonapi"), reason="CPython interrupts threads")
-def test_a_lane_that_cannot_interrupt_here() -> None:
-    with AdaptiveExecutor() as pool:
-        with pytest.raises(RuntimeError, match="interrupt=True needs PyThreadState_SetAsyncExc, which this"):
-            pool.lane("lane", limit=1, interrupt=True)
-        assert pool.lanes() == []
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])

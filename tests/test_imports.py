@@ -60,7 +60,7 @@ IMPORTS: dict[str, set[str]] = {
     "_servers": {"_stdio", "_checks", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_core", "_pool", "_replacements", "executor"},
     "fastthreadpool": {"_checks", "_core", "_maps", "_pool", "executor", "sync"},
-    "celery": {"_pool", "executor"},
+    "celery": {"executor"},
     "django": {"executor"},
     "gunicorn": {"_errors", "_http", "_servers", "executor"},
     "_http": {"_stdio", "_servers"},

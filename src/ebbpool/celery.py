@@ -1,4 +1,4 @@
-"""Celery: a pool of threads that come and go, with ``--autoscale`` and soft time limits.
+"""Celery: a pool of threads that come and go, with ``--autoscale``.
 
 Set it in the app, with ``app.conf.worker_pool = "ebbpool.celery:TaskPool"``, or for one worker, with
 ``CELERY_CUSTOM_WORKER_POOL=ebbpool.celery:TaskPool celery -A tasks worker --pool custom``.
@@ -7,14 +7,11 @@ Set it in the app, with ``app.conf.worker_pool = "ebbpool.celery:TaskPool"``, or
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery.concurrency import thread
-from celery.concurrency.base import BasePool, apply_target
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.concurrency.base import BasePool
 
-from ebbpool._pool.cancelling import Shot
 from ebbpool.executor import AdaptiveExecutor
 
 __all__ = ["TaskPool"]
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
     class _ThreadTaskPool:
         """The type of Celery's class, which has none."""
 
-        def on_stop(self) -> None: ...
 else:
     _ThreadTaskPool = thread.TaskPool
 
@@ -32,9 +28,7 @@ else:
 class TaskPool(_ThreadTaskPool):
     """Celery's pool of threads on an `AdaptiveExecutor`; ``--concurrency`` is its ceiling.
 
-    A soft time limit raises `SoftTimeLimitExceeded` in the task, at the next step of its Python code: a call that
-    blocks in C is not interrupted before it returns. Hard limits have no effect, as with ``--pool threads``. Soft ones
-    have none on PyPy.
+    Soft and hard time limits have no effect, as with ``--pool threads``.
 
     Attributes:
         settings: Further arguments for the `AdaptiveExecutor`; a subclass may have others. None that has tasks refused:
@@ -55,13 +49,6 @@ class TaskPool(_ThreadTaskPool):
                 raise ValueError(f"settings: {name}={value!r} would lose tasks, of which Celery has none run again")
         given: dict[str, Any] = {"max_workers": self.limit, "thread_name_prefix": "celery"} | self.settings
         self.executor: AdaptiveExecutor = AdaptiveExecutor(**given)
-        # A pool of its own for time limits: they must end tasks even when these have all threads of the other pool.
-        self._limits = AdaptiveExecutor(1, "celery-limits")
-
-    def on_stop(self) -> None:
-        """Wait for the tasks that run, and cancel the others."""
-        super().on_stop()
-        self._limits.shutdown()
 
     def grow(self, n: int = 1) -> None:
         """Let the pool have `n` more threads; for ``--autoscale`` and ``celery control pool_grow``."""
@@ -72,37 +59,3 @@ class TaskPool(_ThreadTaskPool):
     def shrink(self, n: int = 1) -> None:
         """Let the pool have `n` fewer threads, but at least one; none is stopped in its task."""
         self.grow(-n)
-
-    def on_apply(
-        self,
-        target: Any,
-        args: Any = None,
-        kwargs: Any = None,
-        callback: Any = None,
-        accept_callback: Any = None,
-        soft_timeout: float | None = None,
-        timeout_callback: Any = None,
-        **_: Any,
-    ) -> thread.ApplyResult:
-        """Have a task run; called by Celery."""
-        call = (target, args, kwargs, callback, accept_callback)
-        if soft_timeout:
-            return thread.ApplyResult(self.executor.submit(self._limited, soft_timeout, timeout_callback, call))
-        return thread.ApplyResult(self.executor.submit(apply_target, *call))
-
-    def _limited(self, seconds: float, told: Any, call: tuple[Any, ...]) -> None:
-        shot = Shot(SoftTimeLimitExceeded)
-
-        def strike() -> None:
-            # Where nothing can be raised in a thread, an error ends this, and nothing else.
-            if shot.fire() and told is not None:
-                told(True, seconds)
-
-        timer = self._limits.submit_later(seconds, strike)
-        try:
-            apply_target(*call)
-        finally:
-            # What comes only now is too late for the task.
-            with suppress(SoftTimeLimitExceeded):
-                shot.end()
-            timer.cancel()

@@ -21,7 +21,6 @@ from ebbpool._interpreter import daemon_threads
 from ebbpool._maps import delayed, streams
 from ebbpool._maps.methods import Methods
 from ebbpool._pool import lifecycle
-from ebbpool._pool.cancelling import sender
 from ebbpool._pool.crew import Crew
 from ebbpool._pool.executor_base import DEFAULT_MAX_WORKERS, ExecutorBase, Settings, WhenFull, longest_wait
 from ebbpool._pool.late import lags
@@ -191,9 +190,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         """
         return Within(self, None, max_wait, deadline)
 
-    def lane(
-        self, name: str, *, limit: int, first: bool = False, max_wait: float | None = None, interrupt: bool = False
-    ) -> Lane:
+    def lane(self, name: str, *, limit: int, first: bool = False, max_wait: float | None = None) -> Lane:
         """Return a `ThreadPoolExecutor` on the threads of this pool that runs at most `limit` of its tasks at once.
 
         Use a lane for slow work, and for a resource that takes only so many users at a time: it leaves the pool's other
@@ -206,34 +203,21 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
                 ordinary task has waited for 0.1 s, the two kinds are taken in turn, so that a flood cannot shut it out.
             max_wait: Seconds that its tasks may wait, in the lane and for a thread; after that they fail with
                 `QueueTimeout`. None for as long as those of the pool; `math.inf` for no limit.
-            interrupt: Whether a task that is cancelled while it runs is interrupted: Python raises
-                `concurrent.futures.CancelledError` in it, *between any two lines*, also within ``finally``, within
-                ``with``, and in whatever it calls. So it is only for Python code that computes, and that changes
-                nothing which others use: locks stay locked, logging and imports may stay broken, in all threads. It
-                does not end a call of C code, such as a wait. See ``docs/how-to/deadlines.md``.
 
         Raises:
             TypeError: `name` is not a string, `limit` is not an integer, or `max_wait` not a number of seconds.
-            ValueError: `limit` is below 1, `max_wait` is not above 0, a lane of this name is in use, or `interrupt` is
-                given to an executor whose calls are made elsewhere.
-            RuntimeError: `interrupt` needs CPython.
+            ValueError: `limit` is below 1, `max_wait` is not above 0, or a lane of this name is in use.
         """
         if not isinstance(name, str):
             raise TypeError(f"name must be a string, not {name!r}")
         limit = whole("limit", limit, 1)
         wait = longest_wait(max_wait) or 0.0
-        if interrupt:
-            if self._lane_type is not Lane:
-                raise ValueError(
-                    f"interrupt must be False, not {interrupt!r}: {type(self).__name__} makes no calls here"
-                )
-            sender()
         with self._crew.settings_lock:
             # A lane that has been collected is in use as long as tasks of it are queued or run.
             used = self._lane_cores.get(name)
             if used is not None and not used.closed and (name in self._lanes or used.admitted > 0):
                 raise ValueError(f"name must be that of no other lane, not {name!r}: that one is in use")
-            lane = self._lanes[name] = self._lane_type(self, name, limit, bool(first), wait, bool(interrupt))
+            lane = self._lanes[name] = self._lane_type(self, name, limit, bool(first), wait)
             self._lane_cores[name] = lane.core
         return lane
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -11,7 +11,6 @@ from ebbpool._checks import above_zero, finite_seconds, waiting_limit
 from ebbpool._core.accel import ExecutorCore, LaneCore
 from ebbpool._core.scope import Scope, deadlines
 from ebbpool._maps.methods import Maps
-from ebbpool._pool.cancelling import interruptible
 from ebbpool._pool.executor_base import Unmade
 from ebbpool._pool.stats import LaneStats
 
@@ -30,29 +29,22 @@ class Within:
 
     __module__ = "ebbpool"
 
-    def __init__(
-        self, executor: Any, lane: Any, max_wait: float | None, deadline: float | None, interrupt: bool = False
-    ) -> None:
+    def __init__(self, executor: Any, lane: Any, max_wait: float | None, deadline: float | None) -> None:
         if max_wait is None and deadline is None:
             raise TypeError("within needs max_wait, or deadline, or both")
         self._executor = executor
         self._lane = lane
-        self._interrupt = interrupt
         self._max_wait = inf if max_wait is None else above_zero("max_wait", finite_seconds("max_wait", max_wait))
         self._deadline = inf if deadline is None else above_zero("deadline", finite_seconds("deadline", deadline))
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue `fn(*args, **kwargs)`; see `AdaptiveExecutor.submit`. The future may raise `QueueTimeout`."""
-        if self._interrupt:
-            fn = interruptible(fn)
         first = self._lane is not None and self._lane.first
         future: Future[T] = self._executor.hand_in(self._lane, first, fn, args, kwargs, self._scope())
         return future
 
     def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Have `fn(*args, **kwargs)` run, from a running asyncio loop; see `AdaptiveExecutor.run`."""
-        if self._interrupt:
-            fn = interruptible(fn)
         future: asyncio.Future[T] = self._executor.run_in(self._lane, fn, args, kwargs, self._scope())
         return future
 
@@ -70,9 +62,6 @@ class Lane(Maps, ThreadPoolExecutor):
     for another one of the same lane: with the limit reached, the other one would never start.
     """
 
-    _interrupt = False
-    """Whether its tasks are interrupted once they are cancelled, and the calls of its maps, one by one."""
-
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make one whose attributes raise an error if a subclass forgets to call `__init__`."""
         self = super().__new__(cls)
@@ -80,16 +69,13 @@ class Lane(Maps, ThreadPoolExecutor):
         self.name = self.executor = self.core = unmade
         return self
 
-    def __init__(
-        self, executor: ExecutorCore, name: str, limit: int, first: bool, max_wait: float = 0.0, interrupt: bool = False
-    ) -> None:
+    def __init__(self, executor: ExecutorCore, name: str, limit: int, first: bool, max_wait: float = 0.0) -> None:
         self.name = name
         # An `AdaptiveExecutor`, whose module imports this one.
         self.executor: Any = executor
         # Futures refer to the core only, so that they do not keep the executor alive.
         self.core: LaneCore = LaneCore(executor._pool, limit, first, name=name, max_wait=max_wait)
         self._cancelling = False
-        self._interrupt = interrupt
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue `fn(*args, **kwargs)` in the lane and return its `Future`; see `AdaptiveExecutor.submit`.
@@ -101,24 +87,17 @@ class Lane(Maps, ThreadPoolExecutor):
             RuntimeError: The lane or its pool has been shut down, or the pool has no thread and none can be started.
             BrokenThreadPool: A worker's initializer failed.
         """
-        if self._interrupt:
-            fn = interruptible(fn)
         future: Future[T] = self.executor.hand_in(self.core, self.core.first, fn, args, kwargs)
         return future
 
     def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Have `fn(*args, **kwargs)` run in the lane, from a running asyncio loop; see `AdaptiveExecutor.run`."""
-        if self._interrupt:
-            fn = interruptible(fn)
         future: asyncio.Future[T] = self.executor.run_in(self.core, fn, args, kwargs)
         return future
 
     def within(self, max_wait: float | None = None, *, deadline: float | None = None) -> Within:
         """Return a view of the lane for calls that are useless if late; see `AdaptiveExecutor.within`."""
-        return Within(self.executor, self.core, max_wait, deadline, self._interrupt)
-
-    def _map(self, fn: Callable[..., Any], *settings: Any) -> Iterator[Any]:
-        return super()._map(interruptible(fn) if self._interrupt else fn, *settings)
+        return Within(self.executor, self.core, max_wait, deadline)
 
     def stats(self) -> LaneStats:
         """Return a snapshot of the lane, taken at one moment."""

@@ -29,7 +29,7 @@ from support.common import (
     starting,
     wait_for_idle,
 )
-from support.rules import NAME, Timekeeper
+from support.rules import NAME
 from support.seams import crew, threads, timekeeper
 
 from ebbpool import AdaptiveExecutor
@@ -190,54 +190,6 @@ def test_a_refused_start_lets_those_in_that_wait_for_room() -> None:
         with pytest.raises(RuntimeError, match="can't start"):
             pool.submit(int)
         assert waits[0].join() == 8
-
-
-def stillborn(patch: pytest.MonkeyPatch, prefix: str, times: int) -> list[str]:
-    """Have the next threads of that prefix die before they begin; return their names."""
-    bootstrap: Any = vars(threading.Thread)["_bootstrap"]
-    dead: list[str] = []
-
-    def die_first(thread: threading.Thread) -> None:
-        if thread.name.startswith(prefix) and len(dead) < times:
-            dead.append(thread.name)
-        else:
-            bootstrap(thread)
-
-    patch.setattr(threading.Thread, "_bootstrap", die_first)
-    return dead
-
-
-needs_stillborn = pytest.mark.skipif(not threads.STILLBORN, reason="no error hits a thread before it begins")
-
-
-@needs_stillborn
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("running", [0, 1], ids=["started by submit", "started by the timekeeper"])
-def test_a_worker_that_dies_before_it_begins_is_replaced(
-    running: int, times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = AdaptiveExecutor(running + 1, "stillborn")
-    with Gate() as gate:
-        if running:
-            gate.hold(pool)
-        dead = stillborn(monkeypatch, "stillborn_", times)
-        assert pool.submit(pow, 2, 3).result(TIMEOUT) == 8
-        assert len(dead) == times
-    Background(lambda: pool.shutdown(timeout=TIMEOUT)).join()
-    assert pool.stats().workers == 0
-
-
-@needs_stillborn
-def test_a_timekeeper_that_dies_before_it_begins_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    keeper = Timekeeper()
-    keeper.needed = lambda: True
-    dead = stillborn(monkeypatch, "ebbpool-timekeeper", 1)
-    called = threading.Event()
-    keeper.start()
-    keeper.call_soon(called.set)
-    assert called.wait(TIMEOUT)
-    Background(keeper.stop).join()
-    assert dead == ["ebbpool-timekeeper"]
 
 
 REFUSAL = "can't start new thread"

@@ -8,7 +8,7 @@ from ebbpool._core.timers import FOLD, VOID
 from ebbpool._maps import map_run
 from ebbpool._maps.items import ITERATORS, QUICK, Batch, Unclaimed
 from ebbpool._maps.map_run import STALE, MapRun
-from ebbpool._pool.admission import HOLD, LOOKS, PUNCTUAL, QUEUE, RETRY, TURN, WATCH, Admission, Restraint
+from ebbpool._pool.admission import LENGTHY, LOOKS, PUNCTUAL, QUEUE, RETRY, TURN, Admission, Overload
 from ebbpool._pool.census import Workers
 from ebbpool._pool.crew import CEILING_TICK, HELD_TICK
 from ebbpool._pool.sizing import (

@@ -112,7 +112,7 @@ class BlockedSubmitter:
 
 
 def follow(pool: Any, **rules: Any) -> None:
-    """Give a pool another `sizing`, `admission` or `restraint`: how many workers to start, and how many may run."""
+    """Give a pool another `sizing`, `admission` or `overload`: how many workers to start, and how many may run."""
     for name, rule in rules.items():
         setattr(pool._crew, f"_{name}", rule)
 

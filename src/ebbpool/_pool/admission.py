@@ -95,112 +95,48 @@ class Admission:
             self._short = short
 
 
-WATCH: Final = 1.0  # seconds for which the queue stands, and what ends is counted, until something is tried
-SPAN: Final = 0.25  # least seconds for which a trial is counted
-ENOUGH: Final = 50  # least tasks that end in a trial, and one for each worker: they may all end together
-SAME: Final = 0.9  # fewer workers get as much done if it is this share of what all of them did
-BETTER: Final = 1.2  # twice as many are worth having if they get so many times as much done
-STOPPED: Final = 0.3  # a share of the rate before that shows that workers wait for held-back ones, at a lock perhaps
-STUCK: Final = 0.25  # seconds without the end of a task that show the same
-TRIAL: Final = 4.0  # seconds after which a trial has failed in any case
-SHORT: Final = 0.2  # tasks that run for this share of `max_wait` or less, on average, leave nothing to gain
-LENGTHY: Final = 2.0  # seconds in which a task has to end, on average, or a trial would see none
-HOLD: Final = 5.0  # seconds until something is tried again after a trial that did not pay; twice as many each time
-LONGEST: Final = 60.0  # most seconds until then
+WATCH: Final = 1.0  # seconds for which what ends is counted, while the queue stands
+LATE: Final = 0.5  # tasks that run for this share of `max_wait`, on average, bring most answers too late
+SHARE: Final = 0.125  # so as many may run as end in this share of it
+FAILED: Final = 0.25  # if they still run for this share, they had not waited for one another
+LENGTHY: Final = 2.0  # seconds in which all tasks in hand should end, or it would take too long to find out
+HOLD: Final = 60.0  # seconds until fewer may run again where that was no help
 
 
-class Restraint:
-    """In an overloaded pool, `most` workers have a task in hand: as few as still get the same work done."""
+class Overload:
+    """Where a queue stands, as many tasks run as end in a share of `max_wait`, if each runs the shorter for it."""
 
     def __init__(self) -> None:
-        self.most = self._good = ALL
-        self._trying = False
-        self._part = 4
-        self._used = self._counted = self._ended = 0
-        self._rate = self._since = self._moved = 0.0
-        self._begun = -1.0
-        self._hold = HOLD
-        self._resting = -inf
+        self._again = -inf
+        self._ended = 0
+        self.rest()
 
-    def rest(self, now: float) -> None:
-        """Let all workers be used: the queue does not stand. How long nothing is to be tried is kept."""
-        if self._trying:
-            self._lift(now)
+    def rest(self) -> None:
+        """Let all workers be used: the queue does not stand."""
         self.most = ALL
-        self._begun = -1.0
+        self._since = -1.0
 
     def why(self) -> str:
-        """Return in words why workers are held back."""
+        """Return in words why workers are held back, or are no longer."""
         if self.most == ALL:
-            return "the pool is overloaded, and each worker gets more done"
-        return f"the pool is overloaded, and more workers got no more done: {self.most} may be used"
+            return "the pool is overloaded, and tasks took as long while fewer ran"
+        return f"the pool is overloaded, and tasks wait for one another: {self.most} may run at a time"
 
-    def decide(self, now: float, ended: int, used: int, full: bool, max_wait: float) -> int:
-        """Return how many workers may have a task in hand; `used` have one, and if `full` no more may be started."""
-        if ended > self._ended or self.most == ALL:
-            self._moved = now
-        self._ended = ended
-        if now - self._moved >= STUCK or (self._trying and now - self._since >= TRIAL):
-            self._lift(now)
-        elif self._begun < 0.0 or used > self.most or (self.most == ALL and (not full or now < self._resting)):
-            self._begun, self._counted = now, ended
-        elif self._has_seen_enough(now - self._begun, ended - self._counted, used):
-            rate = (ended - self._counted) / (now - self._begun)
-            self._begun, self._counted = now, ended
+    def decide(self, now: float, ended: int, used: int, max_wait: float) -> int:
+        """Return how many workers may have a task in hand; `used` have one, and `ended` tasks have ended so far."""
+        elapsed = now - self._since
+        if self._since < 0.0 or now < self._again:
+            self._since, self._ended = now, ended
+        elif elapsed >= WATCH:
+            rate = (ended - self._ended) / elapsed
+            fewer = max(1, int(SHARE * max_wait * rate))
+            self._since, self._ended = now, ended
             if self.most == ALL:
-                if rate * LENGTHY >= max(ENOUGH, used) and used > SHORT * max_wait * rate:
-                    self._keep(rate, used)
-                    self._try(used // 4, now)
-            elif rate < STOPPED * self._rate:
-                self._lift(now)
-            elif self._trying:
-                self._judge(rate, now, used, SHORT * max_wait)
-            elif now >= self._resting:
-                # The load may be another by now, and so what counts as more.
-                self._rate = rate
-                self._try(2 * self.most, now)
-        return self.most
-
-    def _has_seen_enough(self, elapsed: float, done: int, used: int) -> bool:
-        if self.most == ALL:
-            return elapsed >= WATCH
-        # Enough tasks have ended; or, at the rate from before, twice as many would have by now: then far fewer do.
-        return elapsed >= SPAN and max(float(done), self._rate * elapsed / 2.0) >= max(ENOUGH, used)
-
-    def _judge(self, rate: float, now: float, used: int, short: float) -> None:
-        """End a trial that was seen to get `rate` tasks a second done, or go on with another."""
-        down = self.most < self._good
-        if rate >= (SAME if down else BETTER) * self._rate:
-            self._keep(rate, used)
-            self._hold = HOLD
-            if not down:
-                self._try(2 * self.most, now)
-            elif self._part > 2 and used > short * rate:
-                self._try(used // 4, now)
+                if LENGTHY * rate >= used > LATE * max_wait * rate:
+                    self.most = fewer
+            elif used > (FAILED * max_wait * rate if used <= self.most else LENGTHY * rate):
+                self.most = ALL
+                self._again = now + HOLD
             else:
-                self._settle(now)
-        elif down and self._part > 2:
-            self._part = 2
-            self._try(self._used // 2, now)
-        else:
-            self.most = self._good
-            self._settle(now)
-
-    def _keep(self, rate: float, used: int) -> None:
-        self._good, self._rate, self._used = self.most, rate, used
-
-    def _try(self, count: int, now: float) -> None:
-        self.most = max(1, count)
-        self._trying = True
-        self._since = self._moved = now
-        self._begun = -1.0
-
-    def _settle(self, now: float) -> None:
-        self._trying = False
-        self._part = 4
-        self._resting, self._hold = now + self._hold, min(2.0 * self._hold, LONGEST)
-
-    def _lift(self, now: float) -> None:
-        self.most = self._good = ALL
-        self._begun = -1.0
-        self._settle(now)
+                self.most = max(self.most, fewer)
+        return self.most

@@ -18,8 +18,7 @@ from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker
 from ebbpool._core.waits import here
 from ebbpool._interpreter import GIL_ENABLED, available_cpus
 from ebbpool._pool import lifecycle
-from ebbpool._pool.admission import Admission, Restraint
-from ebbpool._pool.cancelling import Interruptible
+from ebbpool._pool.admission import Admission, Overload
 from ebbpool._pool.census import Census, reader
 from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
 from ebbpool._pool.running import RunningTask, described, running
@@ -78,7 +77,7 @@ class Crew:
         self.decisions = Decisions()
         self._sizing = Sizing()
         self._admission = Admission(GIL_ENABLED)
-        self._restraint = Restraint()
+        self._overload = Overload()
         self._census = Census()
         # A tick, and how many tasks had been taken then.
         self._previous: tuple[Tick, int] | None = None
@@ -120,7 +119,6 @@ class Crew:
             stack_size=self.stack_size,
         )
         worker.thread = thread
-        thread.unborn = functools.partial(self._bury, worker, searching)
         self._expected[worker] = thread
         try:
             self.pool.enlist(worker)
@@ -137,14 +135,6 @@ class Crew:
             self.pool.delist(worker)
             raise
         return None
-
-    def _bury(self, worker: Worker, searching: bool) -> None:
-        """Give back the place of a worker whose thread has died before it began; the timekeeper starts another."""
-        thread = self._expected.pop(worker, None)
-        if thread is not None:
-            self.threads.discard(thread)
-            self.pool.delist(worker)
-            self.pool.unreserve(searching, None, False)
 
     def _strike_off(self) -> None:
         for thread in list(self._ending):
@@ -251,7 +241,6 @@ class Crew:
         self._sizing.begin(rest)
         if rest > MEMORY:
             self._admission.rest()
-            self._restraint.rest(tick.now)
             if self.pool.allowed != ALL:
                 self.pool.admit(ALL)
         self._previous = tick, self.pool.taken
@@ -277,9 +266,8 @@ class Crew:
             return None if self._admission.idle and self.pool.leave_alone() else CEILING_TICK
         self._widen(tick.now, seen, allowed)
         if not seen.may_grow:
-            if self._restraint.most == ALL:
-                why = self._admission.why if allowed != ALL else lambda: "max_workers reached"
-                self.decisions.note(seen.workers, 0, seen.queued, why)
+            why = self._why_held if allowed != ALL else lambda: "max_workers reached"
+            self.decisions.note(seen.workers, 0, seen.queued, why)
             # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
             self._ended = tick.now
             return CEILING_TICK if allowed == ALL else HELD_TICK
@@ -318,8 +306,7 @@ class Crew:
         most = min(pool.max_workers, max(allowed, pool.min_workers))
         count = self._sizing.decide(sample, pool.min_workers, most, pool.min_spare_workers)
         if allowed != ALL and seen.idle > 0:
-            if self._restraint.most == ALL:
-                self.decisions.note(seen.workers, count, seen.queued, self._admission.why)
+            self.decisions.note(seen.workers, count, seen.queued, self._why_held)
         elif count > 0 or self._sizing.settled:
             self.decisions.note(seen.workers, count, seen.queued, self._sizing.why)
         if count > 0:
@@ -341,17 +328,19 @@ class Crew:
         count = functools.partial(self._census.sort, tick.now, pool)
         allowed = ALL if pool.max_queue == 0 else self._admission.decide(tick, cpus, seen.taken, count)
         if pool.stands(tick.now):
-            most, used = self._restraint.most, seen.workers - seen.blocked - seen.idle
-            ended = pool.taken - pool.expired - used
-            held_to = self._restraint.decide(tick.now, ended, used, not seen.may_grow, pool.max_wait)
-            allowed = min(allowed, held_to)
-            if self._restraint.most != most:
-                self.decisions.note(seen.workers, 0, seen.queued, self._restraint.why, new=True)
+            before, used = self._overload.most, seen.workers - seen.blocked - seen.idle
+            most = self._overload.decide(tick.now, pool.taken - pool.expired - used, used, pool.max_wait)
+            allowed = min(allowed, most)
+            if most != before:
+                self.decisions.note(seen.workers, 0, seen.queued, self._overload.why, new=True)
         else:
-            self._restraint.rest(tick.now)
+            self._overload.rest()
         if allowed != ALL or pool.allowed != ALL:
             pool.admit(allowed)
         return allowed
+
+    def _why_held(self) -> str:
+        return (self._admission if self._overload.most == ALL else self._overload).why()
 
     def _start_many(self, count: int) -> None:
         self._refusal = None
@@ -373,7 +362,5 @@ class Crew:
 
 
 # Compiled functions have neither code objects nor frames.
-_BELOW = frozenset(
-    run.__code__ for run in (Crew._work, Worker.run, Probe.__call__, Interruptible.__call__) if hasattr(run, "__code__")
-)
+_BELOW = frozenset(run.__code__ for run in (Crew._work, Worker.run, Probe.__call__) if hasattr(run, "__code__"))
 """The code that runs below a task in the thread of a worker."""

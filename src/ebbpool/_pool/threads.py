@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import Context
-from functools import partial
 from time import monotonic
 from typing import Any
 
 from ebbpool._checks import whole
 from ebbpool._interpreter import daemon_threads
-
-STILLBORN = sys.implementation.name == "cpython" and sys.version_info < (3, 12)
-"""Whether an error thrown into a thread may hit one that it has just started, and that has not begun to run.
-
-The state of the new thread carries the number of its maker until then. The new thread dies of the error, and nobody is
-told.
-"""
 
 # Re-entrant: the garbage collector may run a finaliser inside `start` that starts a worker of another pool.
 _lock = threading.RLock()
@@ -96,40 +87,12 @@ class WorkerThread(threading.Thread):
     def __init__(self, *args: Any, daemon: bool | None = None, stack_size: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, daemon=daemon_threads() if daemon is None else daemon, **kwargs)
         self._started = _LaterEvent()
-        # Called, in any thread, if this one has died before it began. It counts as ended then.
-        self.unborn: Callable[[], object] = lambda: None
-        self._life: object = None
         self._stack_size = stack_size
 
     def start(self) -> None:
         """Start the thread; see `threading.Thread.start`."""
         with nullcontext() if self._stack_size is None else _lent(self._stack_size):
-            Context().run(self._start_watched if STILLBORN else super().start)
-
-    def _start_watched(self) -> None:
-        bootstrap = partial(type(self)._bootstrap, self)  # type: ignore[attr-defined]  # not in typeshed
-        vars(self)["_bootstrap"] = bootstrap
-        try:
-            super().start()
-            # Once this returns only the new thread holds what it runs, and drops it as it ends.
-            self._life = weakref.ref(bootstrap, self._over)
-        finally:
-            del vars(self)["_bootstrap"]
-
-    def _over(self, _: object) -> None:
-        if self._started.is_set():
-            return
-        # Where `threading` lists threads that have not begun.
-        threading._limbo.pop(self, None)  # type: ignore[attr-defined]  # not in typeshed
-        self._is_stopped = True
-        self._started.set()
-        self.unborn()
-
-    def run(self) -> None:
-        """Run, in the new thread."""
-        # Breaks a cycle: what is called refers to those who know this thread.
-        self.unborn = lambda: None
-        super().run()
+            Context().run(super().start)
 
     def join(self, timeout: float | None = None) -> None:
         """Wait up to `timeout` seconds for the thread to end; see `threading.Thread.join`."""

@@ -80,21 +80,10 @@ class Timekeeper(KeeperCore):
             self._launching = True
             try:
                 thread = WorkerThread(target=self._run, name=NAME)
-                thread.unborn = partial(self._replace, thread)
                 thread.start()
-                if thread.ended():
-                    raise RuntimeError("can't start new thread: it died before it began")
                 self._latest = self._thread = thread
             finally:
                 self._launching = False
-
-    def _replace(self, thread: threading.Thread) -> None:
-        with self._starting:
-            # If `_launch` has seen that it died, it has told its caller.
-            if self._thread is not thread:
-                return
-            self._thread = None
-        self.start()
 
     def watch(self, watched: Watched) -> None:
         """Have the thread look at `watched` from now on; see `start`. While the thread runs this takes no lock."""
