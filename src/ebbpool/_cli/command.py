@@ -97,9 +97,6 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "script", metavar="SCRIPT", nargs=argparse.REMAINDER, help="or the script to run, with its arguments"
     )
-    run.add_argument(
-        "--executors", action="store_true", help="also put every ThreadPoolExecutor that the program makes on the pool"
-    )
     run.add_argument("--explain", action="store_true", help="print on standard error what was switched in each library")
     _add_pool(run)
 
@@ -187,11 +184,11 @@ def _check_pool(options: argparse.Namespace) -> Callable[[str], NoReturn]:
 def _run(options: argparse.Namespace) -> int:
     """Install a pool, and run a module or a script as Python itself does."""
     refuse, settings = _check_pool(options), vars(options)
-    module, script, executors, explain = map(settings.pop, ("module", "script", "executors", "explain"))
+    module, script, explain = map(settings.pop, ("module", "script", "explain"))
     if not module and not script:
         refuse("say which program: -m MODULE, or SCRIPT")
     pool = ebbpool.AdaptiveExecutor(thread_name_prefix="ebbpool", **settings)
-    ebbpool.install(pool, executors=executors, explain=_say if explain else None)
+    ebbpool.install(pool, explain=_say if explain else None)
     # Unlike with `runpy.run_module` it stays the main module while threads go on after its last line.
     main: Any = ModuleType("__main__")
     sys.modules["__main__"] = main
