@@ -13,7 +13,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from ebbpool._checks import optional_callable
-from ebbpool._pool import lifecycle
+from ebbpool._core.accel import instrumented
+from ebbpool._pool import lifecycle, tracing
 
 if TYPE_CHECKING:
     from ebbpool._core.executor_core import ExecutorCore
@@ -22,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Session(ThreadPoolExecutor):
+class Session(tracing.Instrumentable, ThreadPoolExecutor):
     """A `ThreadPoolExecutor` of one thread, leased from a pool; see `AdaptiveExecutor.session`.
 
     The first call takes the thread, and all calls run in it, one after another, until `shutdown`. Until then the thread
@@ -46,7 +47,16 @@ class Session(ThreadPoolExecutor):
         """
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
+        if instrumented():
+            future: Future[T] = tracing.submit(self, self._queue, fn, args, kwargs)
+            return future
+        return self._queue(fn, args, kwargs)
+
+    def _queue(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
         return self._line.add(_Call(Future(), fn, args, kwargs))
+
+    def _waiting(self) -> int:
+        return self._line.calls.qsize()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; those that wait still run, unless cancelled. Then the thread goes back to the pool.
@@ -68,7 +78,6 @@ class Session(ThreadPoolExecutor):
 
     # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
     _threads: Any = property(lambda self: set(self._line.threads))
-    _work_queue: Any = property(lambda self: self._line.calls)
     _shutdown: Any = property(lambda self: self._line.closed)
     _broken = False
 
@@ -133,8 +142,9 @@ class _Line:
                 when = "interpreter shutdown" if lifecycle.exiting() else "shutdown"
                 raise RuntimeError(f"cannot schedule new futures after {when}")
             if self.task is None:
-                executor = self.executor
-                task = self.task = executor.hand_in(executor._unlimited, True, Context().run, (self.serve,), {})
+                lane = self.executor._unlimited
+                # `shown`: a tool is shown the calls, and not what makes them.
+                task = self.task = self.executor.hand_in(lane, True, Context().run, (self.serve,), {}, shown=True)
             self.calls.put(call)
         if task is not None:
             task.add_done_callback(self.over)

@@ -144,6 +144,8 @@ def test_every_way_in(put: Any, propagate: bool) -> None:
         lane = pool.lane("lane", limit=1)
         assert collect(pool.submit_first) == "abc"
         assert collect(lane.submit) == "abc"
+        with pool.session() as session:
+            assert collect(session.submit) == "abc"
         assert collect(lambda fn: pool.submit_later(0.0, fn)) == "abc"
         local.value = "m"
         assert list(pool.map(lambda _: carried(), range(100))) == ["m"] * 100
