@@ -69,7 +69,7 @@ IMPORTS: dict[str, set[str]] = {
     "_metrics": {"_core", "_pool", "_prefork", "executor"},
     "opentelemetry": {"__init__", "_metrics", "executor"},
     "prometheus": {"_metrics", "_pool", "executor"},
-    "prefork": {"_checks", "_metrics", "_interpreter", "_stdio", "_prefork"},
+    "prefork": {"_checks", "_metrics", "_interpreter", "_prefork"},
     "_top": {"_monitor", "_unix", "_version"},
     "_cli": {"__init__", "_metrics", "_interpreter", "_stdio", "_pool", "_prefork", "_top", "prefork", "socketserver"},
     "__main__": {"_cli"},

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 from support.common import A_MOMENT, STACKS, TIMEOUT, Background, environment, eventually, python
-from support.prefork import fill, nobody_is_left, skip_without_ipv6
+from support.prefork import nobody_is_left, skip_without_ipv6
 from support.server import looping, read_all, reserved_port
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the platform has no signals to end a process cleanly")
@@ -431,24 +431,3 @@ def test_that_nobody_reads_what_it_writes_changes_nothing(
             assert read_all(client) == b"done"
         assert served.process.wait(PATIENCE) == 0, served.log
         assert "Traceback" not in served.log and "Error" not in served.log, served.log
-
-
-@PROCESSES
-def test_a_pipe_that_is_full_holds_nobody_up(site: Path, tmp_path: Path, processes: tuple[str, ...]) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    # The server opens the pipe anew: this end alone is non-blocking while it is filled.
-    writer = os.open(pipe, os.O_WRONLY)
-    shell = ["sh", "-c", f'exec "$@" 2>{pipe}', "sh", sys.executable, "-m", "ebbpool", "serve", "0", "-b", "127.0.0.1"]
-    try:
-        with started([*shell, *processes], site, tmp_path / "log") as served:
-            fill(writer)
-            with served.connect() as client:
-                for _ in range(300):
-                    client.sendall(GET % b"hello.txt")
-                    read_until(client, b"\r\n\r\nhello\n")
-            assert served.stop()[0] == 0
-    finally:
-        os.close(writer)
-        os.close(reader)

@@ -35,9 +35,8 @@ there. Windows cannot fork: there each child is spawned.
 A process that is forked from a child, or from the parent, has the signal handlers from before, and is not watched.
 
 Events are logged to ``ebbpool.prefork``, as lines of ``key=value``; the record has the same values as attributes.
-Normal events have the level INFO, which Python shows only if logging is set up for that. While `run` runs, writing to
-`sys.stdout` and `sys.stderr` never waits, in the parent and in the children: if they are not read, lines are dropped
-and counted.
+Normal events have the level INFO, which Python shows only if logging is set up for that. A handler that may
+wait for a reader belongs behind a `logging.handlers.QueueHandler`: a parent that waits watches nobody.
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ from ebbpool._prefork.bind import Bind, Listeners
 from ebbpool._prefork.child import Child, Reporter, Server, log, main
 from ebbpool._prefork.parent import Parent, Reports
 from ebbpool._prefork.watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Limits
-from ebbpool._stdio import unhindered
 
 __all__ = ["NEVER_STARTED", "STOPPED", "UNFINISHED", "Bind", "Child", "Server", "run"]
 
@@ -137,7 +135,7 @@ def run(
     if metrics is None and metrics_sample is not None:
         raise ValueError(f"metrics_sample={metrics_sample!r} needs an address to show it: metrics=")
     listeners = Listeners(bind, whole("backlog", backlog, 1), bool(reuse_port))
-    with contextlib.closing(listeners), unhindered(), _endpoint(metrics, metrics_sample) as (reports, reporter):
+    with contextlib.closing(listeners), _endpoint(metrics, metrics_sample) as (reports, reporter):
         log(logging.INFO, "listening", address=listeners.shown, processes=count, preload=modules is not None)
         work = functools.partial(main, serve, limits, reporter)
         return Parent(work, listeners, count, limits, modules, reports).run()

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from ebbpool._prefork.bind import Bind, Listeners
-from ebbpool._stdio import flush_or_discard, unhindered
+from ebbpool._stdio import flush_or_discard
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
 if TYPE_CHECKING:
@@ -83,7 +83,6 @@ def serve(options: argparse.Namespace) -> int:
     """Serve until a signal ends it, in the main thread; return 0 if all requests were finished, else 1."""
     with ExitStack() as opened:
         opened.callback(lambda: flush_or_discard(sys.stdout, sys.stderr))
-        opened.enter_context(unhindered())
 
         def listening(address: Bind, name: str) -> socket.socket:
             return opened.enter_context(closing(Listeners(address, BACKLOG, False, name))).of(0)

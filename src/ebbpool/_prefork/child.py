@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from ebbpool._frames import stacks
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
 from ebbpool._prefork.watchdog import Limits
-from ebbpool._stdio import flush_or_discard, last_words, unhindered, wait_for
+from ebbpool._stdio import flush_or_discard, wait_for
 
 LOGGER: Final = logging.getLogger("ebbpool.prefork")
 
@@ -201,7 +201,7 @@ class Child:
         while (left := self._deadline + LAST_WORD - time.monotonic()) > 0:
             time.sleep(min(left, LONGEST_WAIT))
         self._log(logging.ERROR, "child_overdue", seconds=self._limits.graceful_timeout)
-        last_words()
+        flush_or_discard(sys.stdout, sys.stderr)
         os._exit(1)
 
     def _call_back(self) -> None:
@@ -261,15 +261,14 @@ def main(
     line: socket.socket,
 ) -> None:
     """Run one child, in its main thread, from its start to its end."""
-    with unhindered():
-        child = Child(listener, number, line, limits, reporter)
-        try:
-            if not child.stopping.is_set():
-                serve(child)
-        finally:
-            child._leave()
-            child._report()
-        # The thread that listens ends this process if a callback takes too long.
-        child._callbacks.put(None)
-        child._called_back.wait()
+    child = Child(listener, number, line, limits, reporter)
+    try:
+        if not child.stopping.is_set():
+            serve(child)
+    finally:
+        child._leave()
+        child._report()
+    # The thread that listens ends this process if a callback takes too long.
+    child._callbacks.put(None)
+    child._called_back.wait()
     flush_or_discard(sys.stdout, sys.stderr)
