@@ -1,4 +1,4 @@
-"""Help for tests of programs that use a pool: wait until it is idle, find threads left behind, use its event loops."""
+"""Help for tests of programs that use a pool: find threads left behind, use its event loops."""
 
 from __future__ import annotations
 
@@ -18,23 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from ebbpool.executor import AdaptiveExecutor
-
-__all__ = ["no_thread_leaks", "pytest_asyncio_loop_factories", "wait_idle"]
-
-
-def wait_idle(pool: AdaptiveExecutor, timeout: float = 5.0) -> None:
-    """Wait until `pool` has nothing queued and nothing running.
-
-    Args:
-        pool: The pool to wait for.
-        timeout: Seconds to wait at most.
-
-    Raises:
-        AssertionError: The pool was still at work after `timeout` seconds; the text holds its ``stats()``.
-    """
-    if not pool.wait_idle(timeout):
-        raise AssertionError(f"the pool was not idle after {timeout:g} s: {pool.stats()}")
+__all__ = ["no_thread_leaks", "pytest_asyncio_loop_factories"]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from ebbpool import AdaptiveExecutor, Future, Lane, prefork
 from ebbpool.aio import new_event_loop, new_uvloop
 from ebbpool.prometheus import PoolCollector
 from ebbpool.sync import BoundedSemaphore, Semaphore
-from ebbpool.testing import no_thread_leaks, wait_idle
+from ebbpool.testing import no_thread_leaks
 
 
 def add(first: int, second: int = 0) -> int:
@@ -94,7 +94,6 @@ def manages(pool: AdaptiveExecutor) -> None:
     assert_type(pool.wait_idle(1.0), bool)
     pool.resize(min_workers=1, max_workers=8, min_spare_workers=0, keep_alive=1.0, max_queue=None)
     pool.shutdown(wait=True, cancel_futures=True, timeout=5.0)
-    wait_idle(pool, timeout=1.0)
     with pool as entered:
         assert_type(entered, AdaptiveExecutor)
     with no_thread_leaks(grace=1.0, ignore=["mine"]):
