@@ -52,7 +52,7 @@ IMPORTS: dict[str, set[str]] = {
     "__init__": {"_core", "_errors", "_maps", "_pool", "_version", "executor", "lane", "session", "switch"},
     "aio": {"_core", "_loops", "executor", "lane"},
     "monitor": {"_monitor", "_pool"},
-    "testing": {"_frames", "_monitor", "_pool", "aio"},
+    "testing": {"_frames", "_monitor", "_pool"},
     "_leaks": {"_pool"},
     "_anyio": {"_core", "_loops", "_pool", "executor"},
     "_dask": {"_core", "_interpreter", "_maps", "_pool"},

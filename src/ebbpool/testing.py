@@ -1,24 +1,18 @@
-"""Help for tests of programs that use a pool: find threads left behind, use its event loops."""
+"""Help for tests of programs that use a pool: find threads left behind."""
 
 from __future__ import annotations
 
 import gc
-import importlib.util
 import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from ebbpool._frames import stacks
 from ebbpool._monitor import RESIDENT
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
 
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
-
-__all__ = ["no_thread_leaks", "pytest_asyncio_loop_factories"]
+__all__ = ["no_thread_leaks"]
 
 
 @contextmanager
@@ -57,21 +51,6 @@ def no_thread_leaks(*, grace: float = 5.0, ignore: Collection[str] = ()) -> Iter
     leaked = _new_threads(before, allowed)
     if leaked:
         raise AssertionError(_report(leaked, grace))
-
-
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Have pytest-asyncio (1.4 and later) run tests on the event loops of `ebbpool.aio`: import this in a conftest.
-
-    Returns:
-        "ebbpool" for `new_event_loop`, and "ebbpool-uvloop" for `new_uvloop` where uvloop is installed. A test runs on
-        each, unless ``@pytest.mark.asyncio(loop_factories=["ebbpool"])`` names those that it is for.
-    """
-    from ebbpool.aio import new_event_loop, new_uvloop
-
-    factories = {"ebbpool": new_event_loop, "ebbpool-uvloop": new_uvloop}
-    if importlib.util.find_spec("uvloop") is None:
-        del factories["ebbpool-uvloop"]
-    return {**factories}
 
 
 def _new_threads(before: Collection[threading.Thread], allowed: Collection[str]) -> list[threading.Thread]:
