@@ -99,7 +99,6 @@ ONE_OF_EACH_KIND = (
     "_servers",
     "test_fastthreadpool.py",
     "test_main.py",
-    "test_stdio.py",
 )
 SPARED: dict[str, set[tuple[str, str]]] = {
     "bench": {NEWEST},

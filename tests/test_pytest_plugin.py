@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 
 import pytest
 from support.common import PLUGIN, STACKS
+from support.pages import ROOT, blocks_of
 
 pytest_plugins = ["pytester"]
 
@@ -167,31 +167,22 @@ async def offload():
 """
 
 
-def test_the_loops_of_pytest_asyncio_may_be_ours(pytester: pytest.Pytester) -> None:
-    loops = ["new_event_loop"] + ["new_uvloop"] * bool(importlib.util.find_spec("uvloop"))
-    named = ", ".join(f"{name!r}: aio.{name}" for name in loops)
-    pytester.makeconftest(f"from ebbpool import aio\ndef pytest_asyncio_loop_factories(): return {{{named}}}")
+def test_the_loop_of_pytest_asyncio_may_be_ours(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(blocks_of(ROOT / "docs/how-to/testing.md", "### pytest-asyncio")[0])
     pytester.makepyfile(
         HEAD
         + LOOPS
         + """
 @pytest.mark.asyncio
-async def test_on_each():
+async def test_on_it(adaptive_executor):
     name, module = await offload()
     assert module == "ebbpool.aio"
-    assert name.startswith(asyncio.get_running_loop().prefix)
-
-@pytest.mark.asyncio(loop_scope="module", loop_factories=["new_event_loop"])
-async def test_on_a_loop_that_goes_on():
-    assert (await offload())[0].startswith("asyncio")
-
-@pytest.mark.asyncio(loop_scope="module", loop_factories=["new_event_loop"])
-async def test_on_the_same_loop(adaptive_executor):
+    assert name.startswith("asyncio")
     assert await adaptive_executor.run(abs, -1) == 1
 """
     )
     result = run(pytester, *GRACE, "-p", "pytest_asyncio.plugin", "-o", "asyncio_default_fixture_loop_scope=function")
-    result.assert_outcomes(passed=len(loops) + 2)
+    result.assert_outcomes(passed=1)
 
 
 def test_the_loop_of_anyio_s_plugin_may_be_ours(pytester: pytest.Pytester) -> None:

@@ -1,12 +1,11 @@
-"""Sessions, and what others make under `install(executors=True)`: threads of the pool for as long as it takes."""
+"""Sessions: a thread of the pool for as long as it takes."""
 
 from __future__ import annotations
 
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, CancelledError, ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -25,39 +24,18 @@ from support.common import (
     wait_for_idle,
 )
 
-import ebbpool
 from ebbpool import AdaptiveExecutor, Session
-
-KINDS: dict[str, Callable[[AdaptiveExecutor], ThreadPoolExecutor]] = {
-    "session": lambda pool: pool.session(),
-    "one": lambda pool: ThreadPoolExecutor(1, "mine"),
-    "several": lambda pool: ThreadPoolExecutor(3, "mine"),
-}
 
 
 @pytest.fixture
 def pool() -> Iterator[AdaptiveExecutor]:
-    with AdaptiveExecutor(4, "pool") as pool, ebbpool.install(pool, executors=True):
+    with AdaptiveExecutor(4) as pool:
         yield pool
 
 
-@pytest.fixture(params=KINDS)
-def make(pool: AdaptiveExecutor, request: pytest.FixtureRequest) -> Callable[[], Any]:
-    return lambda: KINDS[request.param](pool)
-
-
 @pytest.fixture
-def executor(make: Callable[[], Any]) -> Any:
-    return make()
-
-
-def on(pool: AdaptiveExecutor) -> bool:
-    """Tell whether a thread of the pool's runs this."""
-    return threading.current_thread().name in {task.thread for task in pool.running()}
-
-
-def name() -> str:
-    return threading.current_thread().name
+def session(pool: AdaptiveExecutor) -> Session:
+    return pool.session()
 
 
 def test_all_calls_of_a_session_run_in_one_warm_thread_in_order() -> None:
@@ -92,187 +70,97 @@ def test_the_finalizer_runs_in_the_thread_at_the_end(caplog: pytest.LogCaptureFi
         pool.session(finalizer=3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("limit", [1, 3])
-def test_one_that_is_made_has_threads_of_the_pool_and_names_of_its_own(pool: AdaptiveExecutor, limit: int) -> None:
-    meeting = threading.Barrier(limit)
-
-    def met(_: int) -> str:
-        meeting.wait(TIMEOUT)
-        return name()
-
-    with ThreadPoolExecutor(limit, "mine") as executor:
-        assert isinstance(executor, ThreadPoolExecutor)
-        assert executor.submit(on, pool).result(TIMEOUT)
-        assert set(executor.map(met, range(limit * 4))) == {f"mine_{number}" for number in range(limit)}
-    assert pool.submit(name).result(TIMEOUT).startswith("pool_")
-    with ThreadPoolExecutor() as executor:
-        assert executor.submit(name).result(TIMEOUT).startswith("ThreadPoolExecutor")
-
-
-def test_those_made_elsewhere_are_left_alone() -> None:
-    class Own(ThreadPoolExecutor):
-        pass
-
-    with ThreadPoolExecutor(2) as before, AdaptiveExecutor() as pool:
-        with ebbpool.install(pool):
-            assert not type(ThreadPoolExecutor(2)).__module__.startswith("ebbpool")
-        with ebbpool.install(pool, executors=True), Own(2) as own, AdaptiveExecutor() as other:
-            for executor in (own, before, other):
-                assert not executor.submit(on, pool).result(TIMEOUT)
-            with pytest.raises(ValueError, match="max_workers"):
-                ThreadPoolExecutor(0)
-        with ThreadPoolExecutor(2) as after:
-            assert type(after) is ThreadPoolExecutor
-            assert not after.submit(on, pool).result(TIMEOUT)
-
-
-@pytest.mark.parametrize("limit", [1, 3])
-def test_the_initializer_has_run_in_each_thread(pool: AdaptiveExecutor, limit: int) -> None:
-    here = threading.local()
-    with ThreadPoolExecutor(limit, initializer=setattr, initargs=(here, "mark", "here")) as executor:
-        assert set(executor.map(lambda _: here.mark, range(20))) == {"here"}
-    with ThreadPoolExecutor(limit, "", setattr, (here, "mark", "again")) as executor:
-        assert set(executor.map(lambda _: here.mark, range(20))) == {"again"}
-    with ThreadPoolExecutor(limit, initializer=fail) as executor:
-        with pytest.raises(BrokenExecutor):
-            executor.submit(int).result(TIMEOUT)
-        with pytest.raises(BrokenExecutor):
-            executor.submit(int)
-    assert pool.submit(int).result(TIMEOUT) == 0
-
-
-def test_the_limit_holds_and_what_runs_has_its_name_and_what_libraries_read(
-    pool: AdaptiveExecutor, executor: Any
-) -> None:
-    limit = executor._max_workers
+def test_what_runs_has_its_name_and_what_libraries_read(pool: AdaptiveExecutor, session: Any) -> None:
     with Gate() as gate:
-        futures = [executor.submit(gate) for _ in range(3 * limit)]
-        gate.await_begun(limit)
+        futures = [session.submit(gate) for _ in range(3)]
+        gate.await_begun()
         assert gate.nobody_begins()
         assert {task.name for task in pool.running()} == {"support.common.Gate"}
-        assert (len(executor._threads), executor._work_queue.qsize()) == (limit, 2 * limit)
-        assert (executor._shutdown, executor._broken) == (False, False)
+        assert (session._max_workers, len(session._threads), session._work_queue.qsize()) == (1, 1, 2)
+        assert (session._shutdown, session._broken) == (False, False)
         gate.open()
         assert not wait(futures, TIMEOUT).not_done
-    assert gate.peak == limit
-    if "_max_workers" in vars(executor):
-        assert executor._thread_name_prefix == "mine"
+    assert gate.peak == 1
 
 
-def test_many_threads_use_one(executor: Any) -> None:
-    futures = [future for made in together(lambda _: [executor.submit(int) for _ in range(200)], 8) for future in made]
+def test_many_threads_use_one(session: Any) -> None:
+    futures = [future for made in together(lambda _: [session.submit(int) for _ in range(200)], 8) for future in made]
     assert [future.result(TIMEOUT) for future in futures] == [0] * 1600
 
 
 def test_they_do_not_count_towards_the_ceiling() -> None:
-    with AdaptiveExecutor(1) as pool, ebbpool.install(pool, executors=True), Gate() as gate:
-        one, two, other = (KINDS[kind](pool) for kind in ("session", "session", "one"))
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        one, two = pool.session(), pool.session()
         gate.hold(pool)
         # Behind a task that nobody has room for.
         waits = pool.submit(int)
-        nested = one.submit(lambda: two.submit(lambda: other.submit(int).result(TIMEOUT)).result(TIMEOUT))
+        nested = one.submit(lambda: two.submit(int).result(TIMEOUT))
         assert nested.result(TIMEOUT) == 0
         assert not waits.done()
         gate.open()
 
 
-def test_tasks_of_the_pool_make_executors_and_wait_for_them(pool: AdaptiveExecutor) -> None:
-    def tree(depth: int) -> int:
-        with ThreadPoolExecutor(2) as executor:
-            return sum(executor.map(tree if depth > 1 else abs, [depth - 1 if depth > 1 else 1] * 2))
-
-    assert [future.result(TIMEOUT) for future in [pool.submit(tree, 3) for _ in range(20)]] == [8] * 20
-
-
-def test_more_may_meet_than_the_pool_has_threads(pool: AdaptiveExecutor) -> None:
-    meeting = threading.Barrier(30)
-    with ThreadPoolExecutor(20) as one, ThreadPoolExecutor(10) as other:
-        waiting = [executor.submit(meeting.wait, TIMEOUT) for executor in [one] * 20 + [other] * 10]
-        assert sorted(future.result(TIMEOUT) for future in waiting) == [*range(30)]
-        assert one.submit(lambda: one.submit(int).result(TIMEOUT)).result(TIMEOUT) == 0
-
-
 def test_all_of_the_pool_may_wait_for_one_in_ways_that_the_pool_does_not_see(
-    pool: AdaptiveExecutor, executor: Any
+    pool: AdaptiveExecutor, session: Session
 ) -> None:
     def waits() -> bool:
         done = threading.Event()
-        executor.submit(done.set)
+        session.submit(done.set)
         return done.wait(TIMEOUT)
 
     assert all(future.result(TIMEOUT) for future in [pool.submit(waits) for _ in range(30)])
 
 
-def test_a_flood_does_not_shut_out_the_pools_own_tasks(pool: AdaptiveExecutor) -> None:
-    stop = threading.Event()
-    executor = ThreadPoolExecutor(2)
-
-    def again() -> None:
-        time.thread_time()
-        if not stop.is_set():
-            executor.submit(again)
-
-    for _ in range(50):
-        executor.submit(again)
-    try:
-        assert [pool.submit(int).result(TIMEOUT) for _ in range(20)] == [0] * 20
-    finally:
-        stop.set()
-        executor.shutdown()
-
-
-def test_errors(executor: Any) -> None:
+def test_errors(session: Any) -> None:
     with pytest.raises(Boom):
-        executor.submit(fail).result(TIMEOUT)
+        session.submit(fail).result(TIMEOUT)
     with pytest.raises(TypeError, match="fn must be callable, not 3"):
-        executor.submit(3)
+        session.submit(3)
     with pytest.raises(RuntimeError, match="a call cannot wait for its own executor to shut down"):
-        executor.submit(executor.shutdown).result(TIMEOUT)
+        session.submit(session.shutdown).result(TIMEOUT)
 
 
-def test_shutdown_waits_for_what_is_queued(pool: AdaptiveExecutor, executor: Any) -> None:
+def test_shutdown_waits_for_what_is_queued(pool: AdaptiveExecutor, session: Any) -> None:
     with Gate() as gate:
-        held = gate.hold(executor, executor._max_workers)
-        queued, last = executor.submit(int), executor.submit(int)
+        held = gate.hold(session)
+        queued, last = session.submit(int), session.submit(int)
         assert queued.cancel()
-        shutting = Background(executor.shutdown)
-        eventually(lambda: executor._shutdown)
+        shutting = Background(session.shutdown)
+        eventually(lambda: session._shutdown)
         assert shutting.still_waits()
         with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
-            executor.submit(int)
+            session.submit(int)
         gate.open()
         shutting.join()
     assert held.done()
     assert last.result(0) == 0
-    executor.shutdown()
+    session.shutdown()
     assert pool.submit(int).result(TIMEOUT) == 0
 
 
-def test_shutdown_may_cancel_what_is_queued(executor: Any) -> None:
+def test_shutdown_may_cancel_what_is_queued(session: Any) -> None:
     with Gate() as gate:
-        held = gate.hold(executor, executor._max_workers)
-        last = executor.submit(int)
-        executor.shutdown(wait=False, cancel_futures=True)
+        held = gate.hold(session)
+        last = session.submit(int)
+        session.shutdown(wait=False, cancel_futures=True)
         with pytest.raises(CancelledError):
             last.result(TIMEOUT)
         gate.open()
         assert held.result(TIMEOUT) is None
 
 
-def test_a_pool_that_is_shut_down_ends_them(pool: AdaptiveExecutor, make: Callable[[], Any]) -> None:
-    executor, never_used = make(), make()
+def test_a_pool_that_is_shut_down_ends_them(pool: AdaptiveExecutor) -> None:
+    session, never_used = pool.session(), pool.session()
     with AdaptiveExecutor() as other:
         safe = other.session()
         safe.submit(int).result(TIMEOUT)
-        futures = [executor.submit(int) for _ in range(100)]
+        futures = [session.submit(int) for _ in range(100)]
         pool.shutdown()
         assert [future.result(TIMEOUT) for future in futures] == [0] * 100
-        for ended in (executor, never_used, pool.session()):
+        for ended in (session, never_used, pool.session()):
             with pytest.raises(RuntimeError, match="shutdown"):
                 ended.submit(int)
         assert safe.submit(int).result(TIMEOUT) == 0
-    with ThreadPoolExecutor(2) as own:
-        assert own.submit(int).result(TIMEOUT) == 0, "what is made now has threads of its own"
 
 
 def test_a_lease_that_never_begins_fails_its_calls() -> None:
@@ -281,64 +169,60 @@ def test_a_lease_that_never_begins_fails_its_calls() -> None:
         assert "initializer" in str(error)
 
 
-def test_one_that_nobody_holds_finishes_its_work(pool: AdaptiveExecutor, make: Callable[[], Any]) -> None:
+def test_one_that_nobody_holds_finishes_its_work(pool: AdaptiveExecutor) -> None:
     with Gate() as gate:
-        executor = make()
-        futures = [executor.submit(gate) for _ in range(5)]
+        session = pool.session()
+        futures = [session.submit(gate) for _ in range(5)]
         gate.await_begun()
-        reference = weakref.ref(executor)
-        del executor
+        reference = weakref.ref(session)
+        del session
         gone(reference, pool=pool)
     assert not wait(futures, TIMEOUT).not_done
     wait_for_idle(pool)  # the threads are given back
 
 
-def test_one_that_is_idle_holds_nothing_of_its_last_call(executor: Any) -> None:
+def test_one_that_is_idle_holds_nothing_of_its_last_call(session: Any) -> None:
     def fails(_: Thing) -> None:
         raise Boom
 
     for call in (Thing.method, fails):
         thing = Thing()
         reference = weakref.ref(thing)
-        wait([executor.submit(call, thing)], TIMEOUT)
+        wait([session.submit(call, thing)], TIMEOUT)
         del thing
-        gone(reference, pool=executor)
+        gone(reference, pool=session)
 
 
 def test_what_is_queued_when_the_process_ends_still_runs() -> None:
     script = """
         import atexit
-        from concurrent.futures import ThreadPoolExecutor
         import ebbpool
-        pool = ebbpool.install(executors=True).executor
+        pool = ebbpool.AdaptiveExecutor()
         done = []
         atexit.register(lambda: print(len(done)))
         session = pool.session(finalizer=lambda: print("end"))
-        for executor in (session, ThreadPoolExecutor(1), ThreadPoolExecutor(2)):
-            for _ in range(500):
-                executor.submit(done.append, None)
+        for _ in range(500):
+            session.submit(done.append, None)
     """
-    assert output_of(script) == ["end", "1500"]
+    assert output_of(script) == ["end", "500"]
 
 
-def test_a_forked_child_uses_them_anew() -> None:
+def test_a_forked_child_uses_it_anew() -> None:
     script = """
         import ebbpool
-        from concurrent.futures import ThreadPoolExecutor
 
-        pool = ebbpool.install(executors=True).executor
-        all_of_them = [pool.session(), ThreadPoolExecutor(1), ThreadPoolExecutor(2)]
+        pool = ebbpool.AdaptiveExecutor()
+        session = pool.session()
         ends = False
 
-        def again(executor):
+        def again():
             if not ends:
-                executor.submit(again, executor)
+                session.submit(again)
 
         def check():
-            assert {executor.submit(os.getpid).result(10) for executor in all_of_them} == {os.getpid()}
+            assert session.submit(os.getpid).result(10) == os.getpid()
 
-        for executor in all_of_them:
-            executor.submit(again, executor)
+        session.submit(again)
         for _ in range(5):
             assert in_child(check) == 0
         check()

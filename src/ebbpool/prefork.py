@@ -32,9 +32,8 @@ there. Windows cannot fork, so this module cannot be imported there.
 A process that is forked from a child, or from the parent, has the signal handlers from before, and is not watched.
 
 Events are logged to ``ebbpool.prefork``, as lines of ``key=value``; the record has the same values as attributes.
-Normal events have the level INFO, which Python shows only if logging is set up for that. While `run` runs, writing to
-`sys.stdout` and `sys.stderr` never waits, in the parent and in the children: if they are not read, lines are dropped
-and counted.
+Normal events have the level INFO, which Python shows only if logging is set up for that. A handler that may
+wait for a reader belongs behind a `logging.handlers.QueueHandler`: a parent that waits watches nobody.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ from ebbpool._prefork.bind import Bind, listening, shown
 from ebbpool._prefork.child import Child, log, main
 from ebbpool._prefork.parent import Parent
 from ebbpool._prefork.watchdog import NEVER_STARTED, STOPPED, UNFINISHED, Limits
-from ebbpool._stdio import unhindered
 
 __all__ = ["NEVER_STARTED", "STOPPED", "UNFINISHED", "Bind", "Child", "run"]
 
@@ -124,7 +122,7 @@ def run(
         heartbeat_timeout=above_zero("heartbeat_timeout", heartbeat_timeout),
         graceful_timeout=seconds("graceful_timeout", graceful_timeout),
     )
-    with listening(bind, whole("backlog", backlog, 1)) as listener, unhindered():
+    with listening(bind, whole("backlog", backlog, 1)) as listener:
         log(logging.INFO, "listening", address=shown(listener), processes=count, preload=modules is not None)
         return Parent(functools.partial(main, serve, limits), listener, count, limits, modules).run()
 

@@ -1,4 +1,4 @@
-"""Session: a serial executor on a leased thread of a pool; `install` leases the threads of new executors here."""
+"""Session: a serial executor on a leased thread of a pool."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures._base import LOGGER
-from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from ebbpool._checks import optional_callable
-from ebbpool._pool import lifecycle
+from ebbpool._core.accel import instrumented
+from ebbpool._pool import lifecycle, tracing
 
 if TYPE_CHECKING:
     from ebbpool._core.executor_core import ExecutorCore
@@ -24,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Session(ThreadPoolExecutor):
+class Session(tracing.Instrumentable, ThreadPoolExecutor):
     """A `ThreadPoolExecutor` of one thread, leased from a pool; see `AdaptiveExecutor.session`.
 
     The first call takes the thread, and all calls run in it, one after another, until `shutdown`. Until then the thread
@@ -35,12 +34,9 @@ class Session(ThreadPoolExecutor):
     _max_workers = 1
 
     def __init__(self, executor: ExecutorCore, finalizer: Callable[[], object] | None = None) -> None:
-        self._lend(_Line(executor, finalizer=optional_callable("finalizer", finalizer)))
-
-    def _lend(self, line: _Line) -> None:
-        self._line = line
-        _open[id(line)] = line
-        weakref.finalize(self, line.end).atexit = False
+        self._line = _Line(executor, optional_callable("finalizer", finalizer))
+        _open[id(self._line)] = self._line
+        weakref.finalize(self, self._line.end).atexit = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue `fn(*args, **kwargs)` in the session.
@@ -48,11 +44,19 @@ class Session(ThreadPoolExecutor):
         Raises:
             TypeError: `fn` is not callable.
             RuntimeError: The session or its pool has been shut down, or no thread can be started.
-            BrokenThreadPool: A worker's initializer failed.
         """
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
+        if instrumented():
+            future: Future[T] = tracing.submit(self, self._queue, fn, args, kwargs)
+            return future
+        return self._queue(fn, args, kwargs)
+
+    def _queue(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
         return self._line.add(_Call(Future(), fn, args, kwargs))
+
+    def _waiting(self) -> int:
+        return self._line.calls.qsize()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; those that wait still run, unless cancelled. Then the thread goes back to the pool.
@@ -66,44 +70,16 @@ class Session(ThreadPoolExecutor):
         """
         self._line.close(cancel_futures)
         if wait:
-            if getattr(self._line.here, "serving", False):
+            if threading.current_thread() in self._line.threads:
                 raise RuntimeError("a call cannot wait for its own executor to shut down")
-            # Futures of the pool: a worker that waits for them counts as blocked.
-            concurrent.futures.wait(list(self._line.tasks))
+            if (task := self._line.task) is not None:
+                # A future of the pool: a worker that waits for it counts as blocked.
+                concurrent.futures.wait([task])
 
     # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
     _threads: Any = property(lambda self: set(self._line.threads))
-    _work_queue: Any = property(lambda self: self._line.calls)
     _shutdown: Any = property(lambda self: self._line.closed)
-    _broken: Any = property(lambda self: self._line.cause or False)
-
-
-def leasing(executor: ExecutorCore) -> Callable[..., None]:
-    """Return a replacement for `ThreadPoolExecutor.__init__`, after which what is made leases threads of the pool.
-
-    That they are the pool's shows in nothing but thread-local data. One thread stays: its users may count on that.
-    """
-    make: Callable[..., None] = ThreadPoolExecutor.__init__
-
-    def __init__(
-        self: Any,
-        max_workers: Any = None,
-        thread_name_prefix: Any = "",
-        initializer: Any = None,
-        initargs: Any = (),
-        **others: Any,
-    ) -> None:
-        make(self, max_workers, thread_name_prefix, initializer, initargs, **others)
-        # Subclasses are left as they are, and so is what is made with arguments that are not known here.
-        made: object = type(self)
-        if made is ThreadPoolExecutor and not others and not executor._pool.closed:
-            limit, prefix = self._max_workers, self._thread_name_prefix
-            vars(self).clear()
-            self.__class__ = Session
-            self._max_workers, self._thread_name_prefix = limit, prefix
-            self._lend(_Line(executor, limit, None, initializer, initargs, prefix))
-
-    return __init__
+    _broken = False
 
 
 class _Call(NamedTuple):
@@ -132,94 +108,55 @@ class _Call(NamedTuple):
             self.future.set_exception(error)
 
 
-@dataclass(eq=False)
 class _Line:
-    """Calls that wait for threads of their own, which are leased from a pool: each lease is a task of the pool.
+    """Calls that wait for a thread of their own, which is leased from a pool: a task of the pool makes call after call.
 
-    A lease goes beyond the pool's ceiling, as a call that has a limiter of its own does, since others may wait for
-    these calls. The mutex is re-entrant: a thread that holds it may collect garbage, which may add a call.
+    It goes beyond the pool's ceiling, as a call that has a limiter of its own does, since others may wait for these
+    calls. The mutex is re-entrant: a thread that holds it may collect garbage, which may add a call.
 
     Attributes:
-        limit: How many leases there may be at a time.
-        stays: Whether the one lease lasts until the end; several last only while calls wait.
-        calls: Those that wait. Where the lease stays, None is the end, and no call comes after it.
-        leases: How many there are, those that have not begun among them.
-        here: Whether the calling thread serves, and whether the initializer has run in it.
+        calls: Those that wait. None is the end, and no call comes after it.
+        task: The lease, from the first call on.
+        threads: That which serves, if one does.
+        fn: What runs, which is what the pool shows as the name of the task.
     """
 
-    executor: Any
-    limit: int = 1
-    finalizer: Callable[[], object] | None = None
-    initializer: Callable[..., object] | None = None
-    initargs: tuple[Any, ...] = ()
-    prefix: str | None = None
-
-    def __post_init__(self) -> None:
-        self.stays = self.limit == 1
+    def __init__(self, executor: Any, finalizer: Callable[[], object] | None) -> None:
+        self.executor = executor
+        self.finalizer = finalizer
         self.closed = False
-        self.cause: str | None = None
-        self.here = threading.local()
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew, without calls and leases; in a forked child those of before have stayed with the parent."""
+        """Begin anew, without calls and a lease; in a forked child those of before have stayed with the parent."""
         self.mutex = threading.RLock()
         self.calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self.leases = 0
-        self.tasks: set[Any] = set()
+        self.task: Any = None
         self.threads: set[threading.Thread] = set()
-        self.numbers = list(range(self.limit))[::-1]
+        self.fn: Callable[..., Any] | None = None
 
     def add(self, call: _Call) -> Future[Any]:
         task = None
         with self.mutex:
-            if self.cause is not None:
-                raise BrokenThreadPool(self.cause)
             if self.closed:
                 when = "interpreter shutdown" if lifecycle.exiting() else "shutdown"
                 raise RuntimeError(f"cannot schedule new futures after {when}")
-            if self.leases < self.limit:
-                task = self._lease()
+            if self.task is None:
+                lane = self.executor._unlimited
+                # `shown`: a tool is shown the calls, and not what makes them.
+                task = self.task = self.executor.hand_in(lane, True, Context().run, (self.serve,), {}, shown=True)
             self.calls.put(call)
         if task is not None:
             task.add_done_callback(self.over)
         return call.future
 
-    def _lease(self) -> Any:
-        executor = self.executor
-        try:
-            task = executor.hand_in(executor._unlimited, True, Context().run, (_Lease(self).serve,), {})
-        except RuntimeError:
-            # No further lease can be started; those that exist will make the call.
-            if self.leases:
-                return None
-            raise
-        self.leases += 1
-        self.tasks.add(task)
-        return task
-
-    def next(self) -> _Call | None:
-        """Return the next call for a lease to make; None if that is to end."""
-        if self.stays:
-            return self.calls.get()
-        with self.mutex:
-            try:
-                return self.calls.get_nowait()
-            except Empty:
-                self.leases -= 1
-                return None
-
     def over(self, task: Any) -> None:
         with self.mutex:
-            self.tasks.discard(task)
             error = None
             if task.cancelled() or (error := task.exception()) is not None:
                 # A lease raises nothing, so a task that failed or was cancelled has never begun to run.
-                self.leases -= 1
-                if not self.leases:
-                    self.drain(error)
-            elif self.stays:
-                self.drain(None)
+                self.task = None
+                self.drain(error)
 
     def close(self, cancel: bool = False) -> None:
         with self.mutex:
@@ -229,9 +166,8 @@ class _Line:
             self.end()
 
     def end(self) -> None:
-        """Have the lease that stays end. It waits for nothing, as a finaliser must not."""
-        if self.stays:
-            self.calls.put(None)
+        """Have the lease end. It waits for nothing, as a finaliser must not."""
+        self.calls.put(None)
 
     def drain(self, error: BaseException | None) -> None:
         """Under the mutex: fail the calls that wait, or cancel them."""
@@ -243,24 +179,11 @@ class _Line:
             if call is not None:
                 call.fail(error)
 
-
-class _Lease:
-    """A thread's service of a line. `fn` is what runs, which is what the pool shows as the name of the task."""
-
-    def __init__(self, line: _Line) -> None:
-        self.line = line
-        self.fn: Callable[..., Any] | None = None
-
     def serve(self) -> None:
-        line, thread = self.line, threading.current_thread()
-        number, name = (line.numbers or [0]).pop(), thread.name
-        if line.prefix is not None:
-            thread.name = f"{line.prefix}_{number}"
-        line.here.serving = True
-        line.threads.add(thread)
+        thread = threading.current_thread()
+        self.threads.add(thread)
         try:
-            self._initialize()
-            while (call := line.next()) is not None:
+            while (call := self.calls.get()) is not None:
                 self.fn = call.fn
                 call.perform()
                 self.fn = None
@@ -268,28 +191,11 @@ class _Lease:
                 del call
         finally:
             try:
-                if line.finalizer is not None:
-                    line.finalizer()
+                if self.finalizer is not None:
+                    self.finalizer()
             except Exception:
                 LOGGER.exception("exception in the finalizer of a session")
-            line.here.serving = False
-            line.threads.discard(thread)
-            line.numbers.append(number)
-            thread.name = name
-
-    def _initialize(self) -> None:
-        line = self.line
-        if line.initializer is None or hasattr(line.here, "ready"):
-            return
-        try:
-            line.initializer(*line.initargs)
-            line.here.ready = True
-        except BaseException:
-            LOGGER.critical("Exception in initializer:", exc_info=True)
-            with line.mutex:
-                line.cause = "A thread initializer failed, the thread pool is not usable anymore"
-                line.drain(BrokenThreadPool(line.cause))
-            line.end()
+            self.threads.discard(thread)
 
 
 _open: weakref.WeakValueDictionary[int, _Line] = weakref.WeakValueDictionary()

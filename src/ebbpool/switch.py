@@ -9,13 +9,11 @@ import sys
 import threading
 import warnings
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._replacements import Replacements
 from ebbpool.executor import AdaptiveExecutor
-from ebbpool.session import leasing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +57,7 @@ class Installed:
     def undo(self) -> None:
         """Put everything back. What is under way ends on the pool, which stays open; a second call does nothing.
 
-        Executors that were made meanwhile stay on the pool, and so do uvloop's loops.
+        uvloop's loops that were made meanwhile stay on the pool.
 
         Raises:
             RuntimeError: Other code has replaced the same functions since; nothing has changed.
@@ -134,7 +132,6 @@ class Installed:
 def install(
     executor: AdaptiveExecutor | None = None,
     *,
-    executors: bool = False,
     streams: bool = True,
     explain: Callable[[str], object] | None = None,
 ) -> Installed:
@@ -147,8 +144,6 @@ def install(
 
     Args:
         executor: The pool; None for a new one.
-        executors: Whether every `ThreadPoolExecutor` made from now on uses the pool's threads. It keeps its limit,
-            initializer, thread names and `shutdown`; a single-threaded one gets a `Session`. Subclasses are left alone.
         streams: Whether sync iterators as bodies in Starlette are read in batches, up to 64 chunks or 256 KiB ahead of
             the client.
         explain: Called with one line per library: now, or later in the thread that imports it.
@@ -177,8 +172,6 @@ def install(
         installed._watch("uvloop", "uvloop", _uvloop)
         if streams:
             installed._watch("starlette", "starlette.concurrency", _starlette)
-        if executors:
-            installed._watch("ThreadPoolExecutor", "concurrent.futures.thread", _executors)
     return installed
 
 
@@ -242,11 +235,6 @@ def _starlette(installed: Installed, concurrency: ModuleType) -> str:
     for module in [each for each in list(sys.modules.values()) if getattr(each, "__dict__", {}).get(ITERATE) is stock]:
         installed._replacements.replace(module, ITERATE, batches)
     return "sync iterators as bodies, in batches"
-
-
-def _executors(installed: Installed, _: ModuleType) -> str:
-    installed._replacements.replace(ThreadPoolExecutor, "__init__", leasing(installed.executor))
-    return "each that is made has threads of the pool"
 
 
 class _Watcher:

@@ -31,8 +31,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import ebbpool
 
-if sys.argv[1] in ("install", "executors"):
-    ebbpool.install(executors=sys.argv[1] == "executors")
+if sys.argv[1] == "install":
+    ebbpool.install()
 
 import anyio
 import dask
@@ -47,7 +47,6 @@ from fastapi.responses import StreamingResponse
 from gunicorn.config import Config
 from gunicorn.glogging import Logger
 from gunicorn.workers.gthread import ThreadWorker
-from tqdm.contrib.concurrent import thread_map
 
 
 def where(*_):
@@ -129,7 +128,6 @@ for limit in (1, 2, None):
     with ThreadPoolExecutor(limit) as executor:
         found = executor.submit(where).result()
 tell("`ThreadPoolExecutor(n)`", found)
-tell("tqdm: `thread_map`", *thread_map(where, range(3), file=io.StringIO()))
 worker = ThreadWorker(1, os.getpid(), [], app, 30, Config(), Logger(Config()))
 tell('gunicorn: `--worker-class gthread`', worker.get_thread_pool().submit(where).result())
 tell("Dask: the threaded scheduler", dask.compute(dask.delayed(where)(1), scheduler="threads")[0])
@@ -145,7 +143,7 @@ reactor.callWhenRunning(lambda: threads.deferToThread(where).addCallback(told))
 reactor.run(installSignalHandlers=False)
 """
 
-COLUMNS = ("stock", "install", "run", "executors")
+COLUMNS = ("stock", "install", "run")
 
 
 def table() -> dict[str, list[str]]:
@@ -154,7 +152,7 @@ def table() -> dict[str, list[str]]:
     lines = text[text.index("| way in |") :].splitlines()
     table = itertools.takewhile(lambda line: line.startswith("|"), lines)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-    assert rows[0] == ["way in", "stock", "`install()`", "`run`", "`executors`"]
+    assert rows[0] == ["way in", "stock", "`install()`", "`run`"]
     return {first: cells for first, *cells in rows[2:]}
 
 

@@ -39,7 +39,6 @@ PACKAGES = (
     "pytest",
     "starlette",
     "threadpoolctl",
-    "tqdm",
     "twisted",
     "uvicorn",
     "uvloop",

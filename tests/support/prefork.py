@@ -352,16 +352,6 @@ def answer_on(connection: socket.socket) -> int:
     return int(line)
 
 
-def fill(writer: int) -> None:
-    """Write into a pipe until it takes no more."""
-    os.set_blocking(writer, False)
-    for size in (4096, 1):
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                os.write(writer, b"." * size)
-    os.set_blocking(writer, True)
-
-
 def skip_without_ipv6() -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()

@@ -135,7 +135,7 @@ async def runs(pool: AdaptiveExecutor) -> None:
 
 
 def switches(pool: AdaptiveExecutor) -> None:
-    with ebbpool.install(pool, executors=True, streams=False, explain=print) as installed:
+    with ebbpool.install(pool, streams=False, explain=print) as installed:
         assert_type(installed, ebbpool.Installed)
         assert_type(installed.executor, AdaptiveExecutor)
         assert_type(installed.parts, dict[str, str])

@@ -74,9 +74,6 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "script", metavar="SCRIPT", nargs=argparse.REMAINDER, help="or the script to run, with its arguments"
     )
-    run.add_argument(
-        "--executors", action="store_true", help="also put every ThreadPoolExecutor that the program makes on the pool"
-    )
     run.add_argument("--explain", action="store_true", help="print on standard error what was switched in each library")
     pool = run.add_argument_group("the pool")
     for name, least, default, text in (
@@ -111,16 +108,14 @@ def _add_top(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     """Install a pool, and run a module or a script as Python itself does."""
     settings = vars(options)
-    refuse, module, script, executors, explain = map(
-        settings.pop, ("refuse", "module", "script", "executors", "explain")
-    )
+    refuse, module, script, explain = map(settings.pop, ("refuse", "module", "script", "explain"))
     for flag, least in (("min-workers", options.min_workers), ("min-spare-workers", options.min_spare_workers)):
         if least > options.max_workers:
             refuse(f"argument --{flag}: {least} is more than --max-workers, {options.max_workers}")
     if not module and not script:
         refuse("say which program: -m MODULE, or SCRIPT")
     pool = ebbpool.AdaptiveExecutor(thread_name_prefix="ebbpool", **settings)
-    ebbpool.install(pool, executors=executors, explain=_say if explain else None)
+    ebbpool.install(pool, explain=_say if explain else None)
     # Unlike with `runpy.run_module` it stays the main module while threads go on after its last line.
     main: Any = ModuleType("__main__")
     sys.modules["__main__"] = main

@@ -21,42 +21,22 @@ if not cython.compiled:
     from ebbpool._core.lane import LaneCore
     from ebbpool._core.loop_calls import LoopCall, Mailbox, goes_on
     from ebbpool._core.pool import Pool
-    from ebbpool._core.uncompiled import PENDING, altered, blank, breathe, remember, version
+    from ebbpool._core.uncompiled import PENDING, blank, breathe, has_code
     from ebbpool._core.worker import Probe, gap
 
 _Standard = thread.ThreadPoolExecutor
-_own: Any = None
-"""The standard library's `ThreadPoolExecutor.submit`, as `_replaced` last saw it."""
-_own_code: Any = None
-_kept: list[Any] = []
-"""Every `_own` and `_own_code` so far, kept alive: compiled code has bare pointers to them."""
+_own: Any = _Standard.submit
+"""The standard library's `ThreadPoolExecutor.submit`; None if a tool had replaced it before this import."""
+if type(_own) is not FunctionType or "cannot schedule new futures after shutdown" not in _own.__code__.co_consts:
+    _own = None
+_own_code: Any = _own and _own.__code__
 
 
 def instrumented() -> bool:
-    """Return whether a tool has replaced `ThreadPoolExecutor.submit`, or its code, to see what is submitted."""
-    if cython.compiled:
-        return altered() and _replaced()
-    return (_Standard.submit is not _own or _own.__code__ is not _own_code) and _replaced()
-
-
-def _replaced() -> bool:
-    """Look at `ThreadPoolExecutor.submit` again; return whether it, or its code, is not the standard library's own."""
-    global _own, _own_code
-    # `submit` is looked up before the version is read, because a type gets its version by the first lookup in it. A
-    # change after that gives the type another version, which `altered` notices.
-    tag = version(_Standard) if cython.compiled and _Standard.submit is not None else 0
-    function = _Standard.submit
-    if type(function) is not FunctionType or function.__globals__ is not thread.__dict__:
+    """Return whether a tool has replaced `ThreadPoolExecutor.submit` or, as ddtrace does, its code."""
+    if _Standard.submit is not _own:
         return True
-    code = function.__code__
-    if "_work_queue" not in code.co_names:
-        return True
-    if function is not _own or code is not _own_code:
-        _kept.append((function, code))
-    _own, _own_code = function, code
-    if cython.compiled:
-        remember(_Standard, tag, function, code)
-    return False
+    return not has_code(_own, _own_code) if cython.compiled else _own.__code__ is not _own_code
 
 
 def _measured(pool: Pool, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,7 +61,7 @@ class ExecutorCore:
         _refused: Callable[[Any, str | None, bool], None]
 
     @cython.nonecheck(False)
-    @cython.locals(pool=Pool, future=FutureCore, strange=cython.bint)
+    @cython.locals(pool=Pool, future=FutureCore)
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Queue `fn(*args, **kwargs)` and return its `Future`; any thread may call this, a task of this pool included.
 
@@ -94,11 +74,7 @@ class ExecutorCore:
             QueueFull: `max_queue` tasks wait and `when_full` is "reject".
             QueueTimeout: This has waited for room for `max_wait` seconds.
         """
-        if cython.compiled:
-            strange = altered()
-        else:
-            strange = _Standard.submit is not _own or _own.__code__ is not _own_code
-        if strange and _replaced():
+        if instrumented():
             return ExecutorCore.hand_in(self, None, False, fn, args, kwargs)
         pool = self._pool
         if pool is None:

@@ -9,44 +9,16 @@ from ebbpool._core.worker_c cimport Probe, gap
 
 cdef extern from *:
     """
-    /* The type's version changes when ThreadPoolExecutor.submit is replaced, the code when that function gets another. */
-    static volatile unsigned int *ebbpool_tag;
-    static unsigned int ebbpool_known_tag;
-    static PyObject *volatile *ebbpool_code;
-    static PyObject *ebbpool_known_code;
-
-    static CYTHON_INLINE unsigned int ebbpool_version(PyObject *type) {
-        return *(volatile unsigned int *)&((PyTypeObject *)type)->tp_version_tag;
-    }
-
-    static CYTHON_INLINE void ebbpool_remember(PyObject *type, unsigned int tag, PyObject *function, PyObject *code) {
-        if (tag == 0) {
-            /* The type has had too many versions and gets no more. */
-            ebbpool_tag = NULL;
-            return;
-        }
-        ebbpool_known_tag = tag;
-        ebbpool_known_code = code;
-        ebbpool_code = &((PyFunctionObject *)function)->func_code;
-        ebbpool_tag = &((PyTypeObject *)type)->tp_version_tag;
-    }
-
-    static CYTHON_INLINE int ebbpool_altered(void) {
-        return ebbpool_tag == NULL || *ebbpool_tag != ebbpool_known_tag || *ebbpool_code != ebbpool_known_code;
-    }
+    #define ebbpool_has_code(function, code) (PyFunction_GetCode(function) == (code))
     """
-    unsigned int version "ebbpool_version"(object type) noexcept
-    void remember "ebbpool_remember"(object type, unsigned int tag, object function, object code) noexcept
-    bint altered "ebbpool_altered"() noexcept nogil
+    bint has_code "ebbpool_has_code"(object function, object code) noexcept
     FutureCore blank "ebbpool_blank"(object base, object type, tuple empty)
 
 cdef str _mailbox_name
 cdef object _get_loop, _make_mailbox, _LoopFuture
 cdef object _Standard, _own, _own_code
-cdef list _kept
 
 cpdef bint instrumented() except -1
-cdef bint _replaced() except -1
 cdef object _measured(Pool pool, object fn)
 
 

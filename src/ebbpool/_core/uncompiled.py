@@ -49,8 +49,8 @@ def _of_compiled_code(*arguments: Any) -> Any:
     raise NotImplementedError
 
 
-altered = blank = breathe = called = called_with = enter = _of_compiled_code
-fence = free_mutex = leave = remember = version = _of_compiled_code
+blank = breathe = called = called_with = enter = _of_compiled_code
+fence = free_mutex = has_code = leave = _of_compiled_code
 
 
 def slotted(kind: type, *arguments: Any) -> Any:

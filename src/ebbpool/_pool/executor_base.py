@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from _thread import allocate_lock
 from collections.abc import Callable
@@ -69,7 +68,7 @@ class Settings:
 _NOTHING_UNLIMITED = LaneCore(orphans, 1, True)
 
 
-class ExecutorBase(ExecutorCore):
+class ExecutorBase(tracing.Instrumentable, ExecutorCore):
     """The private part of `AdaptiveExecutor`. If a subclass forgets `__init__`, every method raises an error."""
 
     _crew: Crew
@@ -99,6 +98,9 @@ class ExecutorBase(ExecutorCore):
 
     def _instrumented(self, queue: Callable[..., Any], fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return tracing.submit(self, queue, fn, args, kwargs)
+
+    def _waiting(self) -> int:
+        return int(self._pool.counts()["queued"])
 
     def _forget_delayed(self, future: Any) -> None:
         self._crew.timers.strike(future)
@@ -150,17 +152,8 @@ class ExecutorBase(ExecutorCore):
     # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
     _max_workers: Any = property(lambda self: self._settings.max_workers)
     _threads: Any = property(lambda self: set(self._pool.survey().threads))
-    _work_queue: Any = property(lambda self: tracing.QueueView(self._pool))
     _shutdown: Any = property(lambda self: bool(self._pool.closed))
     _broken: Any = property(lambda self: self._crew.cause or False)
     _thread_name_prefix: Any = property(lambda self: self._crew.prefix)
     _initializer: Any = property(lambda self: self._crew.initializer)
     _initargs: Any = property(lambda self: self._crew.initargs)
-    # What the standard library's `submit` needs when a tracing tool calls it; see `ebbpool._pool.tracing`.
-    _shutdown_lock: Any = contextlib.nullcontext()
-
-    def _resolve_work_item_task(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        return fn, args, kwargs
-
-    def _adjust_thread_count(self) -> None:
-        pass

@@ -7,13 +7,12 @@ tool wants to be run. It goes to the pool like any other.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
-
-from ebbpool._core.accel import Pool
 
 _here = threading.local()
 
@@ -21,11 +20,8 @@ _here = threading.local()
 class QueueView:
     """What libraries look for in `ThreadPoolExecutor._work_queue`."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-
-    def qsize(self) -> int:
-        return int(self._pool.counts()["queued"])
+    def __init__(self, qsize: Callable[[], int]) -> None:
+        self.qsize = qsize
 
     def empty(self) -> bool:
         return self.qsize() == 0
@@ -35,6 +31,20 @@ class QueueView:
         if getattr(_here, "items", None) is None:
             raise RuntimeError("ThreadPoolExecutor.submit cannot be called on an AdaptiveExecutor; call its own submit")
         _here.items.append(item)
+
+
+class Instrumentable:
+    """What the standard library's `submit` needs of an executor of ours when a tool calls it."""
+
+    _waiting: Callable[[], int]
+    _work_queue: Any = property(lambda self: QueueView(self._waiting))
+    _shutdown_lock: Any = contextlib.nullcontext()
+
+    def _resolve_work_item_task(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        return fn, args, kwargs
+
+    def _adjust_thread_count(self) -> None:
+        pass
 
 
 class Call:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbpool._frames import stacks
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
 from ebbpool._prefork.watchdog import Limits
-from ebbpool._stdio import flush_or_discard, last_words, unhindered
+from ebbpool._stdio import flush_or_discard
 
 if TYPE_CHECKING:
     from socketserver import BaseServer
@@ -169,7 +169,7 @@ class Child:
         while (left := self._deadline + LAST_WORD - time.monotonic()) > 0:
             time.sleep(min(left, LONGEST_WAIT))
         log(logging.ERROR, "child_overdue", number=self.number, seconds=self._limits.graceful_timeout)
-        last_words()
+        flush_or_discard(sys.stdout, sys.stderr)
         os._exit(1)
 
     def _leave(self) -> None:
@@ -202,14 +202,13 @@ def main(
     serve: Callable[[Child], object], limits: Limits, listener: socket.socket, number: int, line: socket.socket
 ) -> None:
     """Run one child, in its main thread, from its start to its end."""
-    with unhindered():
-        child = Child(listener, number, line, limits)
-        try:
-            if not child.stopping.is_set():
-                serve(child)
-        finally:
-            child._leave()
-        # The thread that runs the callbacks; if they take too long, another one ends this process.
-        child._callbacks.put(None)
-        child._attendant.join()
+    child = Child(listener, number, line, limits)
+    try:
+        if not child.stopping.is_set():
+            serve(child)
+    finally:
+        child._leave()
+    # The thread that runs the callbacks; if they take too long, another one ends this process.
+    child._callbacks.put(None)
+    child._attendant.join()
     flush_or_discard(sys.stdout, sys.stderr)
