@@ -509,7 +509,7 @@ class Pool:
         """
         end = _end_of("timeout", timeout)
         self._stop(bool(soon))
-        if not any(executor._runs_here() for executor in self._executors):
+        if not any(executor._pool.runs_here() for executor in self._executors):
             with suppress(TimeoutError):
                 for executor in self._executors:
                     executor.shutdown(timeout=max(0.0, end - time.monotonic()))
