@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,14 +11,15 @@ from functools import partial, wraps
 from inspect import isgeneratorfunction
 from itertools import islice
 from math import inf
-from time import monotonic, perf_counter
 from types import GeneratorType
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ebbpool import sync
 from ebbpool._checks import time_limit
+from ebbpool._clock import monotonic, perf_counter
 from ebbpool._core.accel import Future
+from ebbpool._errors import traceback_of, written
 from ebbpool._maps.delayed import ScheduledTask
 from ebbpool.executor import AdaptiveExecutor
 
@@ -345,9 +345,9 @@ class Outlet:
     def fail(self, job_id: int | None, error: BaseException, args: Any, kwargs: dict[str, Any]) -> None:
         """Give a failure to the log, to the pool's callback, or to `failed`, as the pool's arguments say."""
         if self.log_level and self.log_level <= logging.ERROR:
-            LOGGER.error("Exception in a job:", exc_info=error)
+            LOGGER.error("Exception in a job:", exc_info=(type(error), error, traceback_of(error)))
         entry: list[Any] = [] if job_id is None else [job_id]
-        entry.append("".join(traceback.format_exception(error)) if self.exc_stack else error)
+        entry.append(written(error) if self.exc_stack else error)
         if self.exc_args:
             entry += args, kwargs
         if self.failed_callback is not None:

@@ -13,8 +13,9 @@ import stat
 import sys
 import threading
 from collections.abc import Iterator
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from ebbpool._clock import monotonic
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -13,11 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, repeat
-from time import monotonic
 from typing import Any, Final, Self
 from weakref import WeakSet
 
 from ebbpool._checks import optional_callable, time_limit, whole
+from ebbpool._clock import monotonic
 from ebbpool._core.accel import Future
 from ebbpool._fastthreadpool import Outlet, PoolCallback, PoolState, PoolStopped, Semaphore, Sink, TimerObj, waits
 from ebbpool._maps.delayed import ScheduledTask

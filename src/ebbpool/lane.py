@@ -46,15 +46,15 @@ class Within:
         if self._interrupt:
             fn = interruptible(fn)
         first = self._lane is not None and self._lane.first
-        future: Future[T] = self._executor.hand_in(self._lane, first, fn, args, kwargs, self._scope())
-        return future
+        hand_in: Callable[..., Future[T]] = self._executor.hand_in
+        return hand_in(self._lane, first, fn, args, kwargs, self._scope())
 
     def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Have `fn(*args, **kwargs)` run, from a running asyncio loop; see `AdaptiveExecutor.run`."""
         if self._interrupt:
             fn = interruptible(fn)
-        future: asyncio.Future[T] = self._executor.run_in(self._lane, fn, args, kwargs, self._scope())
-        return future
+        run_in: Callable[..., asyncio.Future[T]] = self._executor.run_in
+        return run_in(self._lane, fn, args, kwargs, self._scope())
 
     def _scope(self) -> Scope:
         scope = Scope(self._max_wait, self._deadline)

@@ -6,7 +6,7 @@ import concurrent.futures
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures._base import LOGGER
 from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context
@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from ebbpool._checks import optional_callable
+from ebbpool._core.accel import Future
 from ebbpool._pool import lifecycle
 
 if TYPE_CHECKING:
@@ -276,6 +277,8 @@ class _Lease:
             line.threads.discard(thread)
             line.numbers.append(number)
             thread.name = name
+            # An error of a call refers, by its traceback, to this frame.
+            del self, line
 
     def _initialize(self) -> None:
         line = self.line

@@ -9,6 +9,7 @@ import itertools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import hypothesis
@@ -116,7 +117,7 @@ def test_a_worker_naps_where_its_results_find_the_loop_late(monkeypatch: pytest.
     naps: list[float] = []
     callbacks: list[Callable[[], None]] = []
     monkeypatch.setattr(LOOP_CALLS, "sleep", naps.append)
-    mailbox = LOOP_CALLS.Mailbox(callbacks.append, callbacks.append, object)
+    mailbox = LOOP_CALLS.Mailbox(*[lambda *call: callbacks.append(partial(*call))] * 2, object)
 
     def deliver(count: int) -> None:
         with AdaptiveExecutor(1) as pool:

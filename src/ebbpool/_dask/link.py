@@ -15,11 +15,11 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from itertools import count
 from math import ceil
-from time import monotonic
 from typing import Any, Final
 
 from distributed import Client, KilledWorker
 
+from ebbpool._clock import monotonic
 from ebbpool._dask.pace import TARGET, Pace
 from ebbpool._dask.packing import LARGE, Packed, Parcel, Scattered, Shipment, out_of_context, packed_call
 from ebbpool._dask.remote import HANDED_BACK, LOST, OK, ONCE, AtMostOnce, Outcome, error_of, loads, perform, variable

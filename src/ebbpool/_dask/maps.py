@@ -6,13 +6,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from math import ceil
-from time import perf_counter
 from typing import Any, Final
 
+from ebbpool._clock import perf_counter
 from ebbpool._core.accel import ExecutorCore
 from ebbpool._dask.pace import TARGET
 from ebbpool._dask.packing import LARGE, Packed, Part, culprit
 from ebbpool._dask.remote import RAISED, Failed, Ready, Slot, apply, brief, dumps
+from ebbpool._errors import trimmed
 from ebbpool._maps.items import Batch, Failure, Unclaimed
 from ebbpool._maps.map_run import MapRun
 from ebbpool._pool.running import called_name
@@ -67,8 +68,7 @@ class ClusterRun(MapRun):
             if self.unclaimed and not self._recruit() and self.refusal is not None:
                 self.fail(self.refusal)
             # Without our two frames, which hold the map that holds the error.
-            ours = error.__traceback__ and error.__traceback__.tb_next
-            self.refusal = error.with_traceback(ours and ours.tb_next)
+            self.refusal = trimmed(trimmed(error))
 
     def _hand_in(self, executor: Any) -> Future[None]:
         # Not as the executor takes calls in: this one runs here.
@@ -117,7 +117,7 @@ class ClusterRun(MapRun):
         # What counts is the time on the worker.
         batch.since = perf_counter() - outcome[2]
         for result in results:
-            if isinstance(result, Failed):
+            if type(result) is Failed:
                 try:
                     self._link.result_of(self._name, (RAISED, result.packed, 0.0))
                 except BaseException as error:

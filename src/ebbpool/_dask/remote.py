@@ -6,19 +6,19 @@ import importlib
 import io
 import pickle
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any, Final
 
 import cloudpickle
 from dask._task_spec import Task
 from distributed import SchedulerPlugin, get_worker
 
+from ebbpool._clock import perf_counter
+from ebbpool._errors import written
 from ebbpool._pool.spill import Spillable
 
 ONCE: Final = "ebbpool_once"
@@ -179,10 +179,7 @@ def _packed_error(error: BaseException) -> bytes:
 
 
 def _described(error: BaseException) -> bytes:
-    try:
-        text = "".join(traceback.format_exception(error))
-    except BaseException as reason:
-        text = f"{type(error).__qualname__}, whose traceback cannot be written: {brief(reason)}"
+    text = written(error)
     if len(text) > TEXT:
         text = f"{text[: TEXT // 2]}\n[{len(text) - TEXT} characters are left out]\n{text[-TEXT // 2 :]}"
     try:

@@ -7,9 +7,9 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ebbpool._clock import monotonic
 from ebbpool._http.framing import REQUEST_LINE, BadRequest, RequestLimits, measure, skip_blank
 from ebbpool._stdio import wait_for
 

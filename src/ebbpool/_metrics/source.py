@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import threading
-import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
+from ebbpool._clock import monotonic
 from ebbpool._core.accel import Pool
 from ebbpool._metrics.table import GROWING, HISTOGRAMS, Amounts, add, amounts, label_of
 from ebbpool._pool import lifecycle
@@ -277,7 +277,7 @@ class Sums:
     Counters of a label go on where another pool has it, or gets it within `memory` seconds.
     """
 
-    def __init__(self, memory: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, memory: float, clock: Callable[[], float] = monotonic) -> None:
         self._memory = memory
         self._clock = clock
         self._latest: dict[int, Shown] = {}

@@ -134,6 +134,7 @@ class ExecutorBase(ExecutorCore):
                 continue
             if self._when_full == "caller_runs" or self._runs_here():
                 perform(future)
+                del future  # breaks a cycle; see `perform`
                 return
             refusal = self._push_after_waiting(future, first, again)
             again = True

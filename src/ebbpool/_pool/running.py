@@ -13,11 +13,11 @@ from contextlib import _GeneratorContextManager
 from contextvars import Context
 from dataclasses import dataclass
 from itertools import zip_longest
-from time import monotonic
 from types import CodeType, GeneratorType, ModuleType
 from typing import Any, Final, TextIO
 
 from ebbpool._checks import text_file, whole
+from ebbpool._clock import monotonic
 from ebbpool._core.accel import Pool
 from ebbpool._frames import stacks as stacks_of
 from ebbpool._pool import lifecycle

@@ -16,11 +16,11 @@ from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from math import inf
-from time import monotonic
 from types import BuiltinMethodType, MethodType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from ebbpool._checks import finite_seconds
+from ebbpool._clock import monotonic
 from ebbpool._core.accel import LoopCall, Pool, Probe
 from ebbpool._pool.running import called_name
 from ebbpool._pool.threads import WorkerThread

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import Context
 from functools import partial
-from time import monotonic
 from typing import Any
 
 from ebbpool._checks import whole
+from ebbpool._clock import monotonic
 from ebbpool._interpreter import daemon_threads
 
 STILLBORN = sys.implementation.name == "cpython" and sys.version_info < (3, 12)

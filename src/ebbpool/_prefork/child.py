@@ -20,6 +20,7 @@ from multiprocessing.connection import wait
 from queue import SimpleQueue
 from typing import Any, Final, Protocol, TypeAlias
 
+from ebbpool._clock import monotonic
 from ebbpool._frames import stacks
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
 from ebbpool._prefork.watchdog import Limits
@@ -149,7 +150,7 @@ class Child:
             self._leave()
             patient: Any = server
             if hasattr(patient, "shutdown_timeout"):
-                left = max(0.0, self._deadline - time.monotonic()) * PATIENCE
+                left = max(0.0, self._deadline - monotonic()) * PATIENCE
                 limit = patient.shutdown_timeout
                 if left < math.inf and (limit is None or left < limit):
                     patient.shutdown_timeout = left
@@ -168,11 +169,11 @@ class Child:
         pause = self._interval if self._written is None else min(self._interval, REPORT_INTERVAL)
         told = -1
         warned = False
-        silent_since = time.monotonic()
+        silent_since = monotonic()
         while not any(map(self._must_stop, wait([self._line, self._signals.ear], pause))):
             self._report()
             turns = self._turns
-            now = time.monotonic()
+            now = monotonic()
             if turns == 0 or turns != told:
                 told, silent_since, warned = turns, now, False
                 self._tell(BEAT)
@@ -198,7 +199,7 @@ class Child:
         # In a thread of its own: a callback may block, and the deadline must be kept.
         threading.Thread(target=self._call_back, name="ebbpool-prefork-stop", daemon=True).start()
         # This process ends itself at the deadline: if the parent is gone, no other process would.
-        while (left := self._deadline + LAST_WORD - time.monotonic()) > 0:
+        while (left := self._deadline + LAST_WORD - monotonic()) > 0:
             time.sleep(min(left, LONGEST_WAIT))
         self._log(logging.ERROR, "child_overdue", seconds=self._limits.graceful_timeout)
         last_words()
@@ -216,7 +217,7 @@ class Child:
         with self._lock:
             if self.stopping.is_set():
                 return
-            self._deadline = time.monotonic() + self._limits.graceful_timeout
+            self._deadline = monotonic() + self._limits.graceful_timeout
             self.stopping.set()
         self._tell(LEAVING)
         self._signals.note(signal.SIGTERM)

@@ -7,13 +7,13 @@ import logging
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Final, TypeAlias
 
+from ebbpool._clock import monotonic
 from ebbpool._prefork.bind import Listeners
 from ebbpool._prefork.child import BEAT, LEAVING, LONGEST_WAIT, READY, log
 from ebbpool._prefork.makers import Starter, Template, Work
@@ -82,7 +82,7 @@ class Parent:
         """Run until every child is gone; return the exit status."""
         try:
             self._signals.install()
-            self._watchdog.tick(time.monotonic())
+            self._watchdog.tick(monotonic())
             while self._watchdog.status is None:
                 self._turn()
             return self._watchdog.status
@@ -102,7 +102,7 @@ class Parent:
             maker.forsake()
 
     def _turn(self) -> None:
-        timeout = min(LONGEST_WAIT, max(0.0, self._watchdog.due() - time.monotonic()))
+        timeout = min(LONGEST_WAIT, max(0.0, self._watchdog.due() - monotonic()))
         if any(child.ended is not None for child in self._processes.values()):
             timeout = 0.0
         sources: list[Any] = [self._signals.ear]
@@ -119,7 +119,7 @@ class Parent:
             if child.pid is not None:
                 self._hear(serial, child)
             self._check(serial, child)
-        self._watchdog.tick(time.monotonic())
+        self._watchdog.tick(monotonic())
         numbers = {child.number for child in self._processes.values()}
         self._listeners.keep_only(numbers.union(range(self._watchdog.processes)))
         used = [child.maker for child in self._processes.values()]
@@ -144,7 +144,7 @@ class Parent:
         tell = {READY: self._watchdog.ready, BEAT: self._watchdog.beat, LEAVING: self._watchdog.leaving}
         for message in child.messages():
             if message in tell:
-                tell[message](serial, time.monotonic())
+                tell[message](serial, monotonic())
             else:
                 self._reports(serial, message)
 
@@ -159,7 +159,7 @@ class Parent:
         if ended is None:
             return
         self._reports(serial, None)
-        self._watchdog.gone(serial, ended, time.monotonic())
+        self._watchdog.gone(serial, ended, monotonic())
         del self._processes[serial]
         child.line.close()
 
