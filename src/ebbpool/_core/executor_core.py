@@ -267,7 +267,7 @@ class ExecutorCore:
         try:
             return call
         finally:
-            call = None  # type: ignore[assignment]  # breaks a cycle; see `perform`
+            call = ticket = None  # type: ignore[assignment]  # breaks a cycle; see `perform`
 
     def _prepare(
         self, future: FutureCore, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
