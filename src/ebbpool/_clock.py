@@ -18,5 +18,5 @@ monotonic: Callable[[], float] = _own.monotonic
 perf_counter: Callable[[], float] = _own.perf_counter
 if _own is time:
     # PyPy has but one instance, and has undone there what a tool had replaced.
-    vars(time).update(_found)
+    _own.__dict__.update(_found)
     monotonic, perf_counter = partial(monotonic), partial(perf_counter)

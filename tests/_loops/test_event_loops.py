@@ -222,7 +222,7 @@ def test_calls_are_taken_where_the_loop_does_not_run(factory: Callable[..., asyn
     """Before its first run, between two, and in a worker, as with any loop."""
 
     async def from_a_worker() -> int:
-        loop = asyncio.get_running_loop()
+        loop: Any = asyncio.get_running_loop()
         inner = await loop.run_in_executor(None, loop.run_in_executor, None, pow, 2, 10)
         return int(await inner)
 
@@ -265,8 +265,11 @@ def test_a_loop_in_a_worker_has_threads_of_its_own_for_its_calls(most: int) -> N
         meeting = threading.Barrier(most)
 
         def outer(depth: int) -> int:
+            if depth < 0:
+                return 1
+
             async def main() -> list[int]:
-                return await asyncio.gather(*[pool.run(outer if depth else abs, depth - 1) for _ in range(3)])
+                return await asyncio.gather(*[pool.run(outer, depth - 1) for _ in range(3)])
 
             if depth == 2:
                 meeting.wait(TIMEOUT)
