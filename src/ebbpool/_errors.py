@@ -1,6 +1,37 @@
-"""Why a pool does not run a task: its queue is full, or the task has waited for too long."""
+"""Why a pool does not run a task: its queue is full, or the task has waited for too long. Tracebacks of all errors."""
 
 from __future__ import annotations
+
+import traceback
+from types import TracebackType
+from typing import Any
+
+_traceback: Any = vars(BaseException)["__traceback__"]
+
+
+def traceback_of(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an error, whatever its class has in the place of `__traceback__`."""
+    found: TracebackType | None = _traceback.__get__(error)
+    return found
+
+
+def with_traceback(error: BaseException, trace: TracebackType | None) -> Any:
+    """Give an error another traceback, whatever its class has in the place of `with_traceback`; return the error."""
+    return BaseException.with_traceback(error, trace)
+
+
+def trimmed(error: BaseException) -> Any:
+    """Take the outermost frame, of who caught an error, off its traceback: it would be kept alive. Return the error."""
+    trace = traceback_of(error)
+    return error if trace is None else with_traceback(error, trace.tb_next)
+
+
+def written(error: BaseException) -> str:
+    """Return an error and its traceback as text. It never raises."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, traceback_of(error)))
+    except BaseException as reason:
+        return f"{type(error).__qualname__}, whose traceback cannot be written: {type(reason).__qualname__}\n"
 
 
 class QueueFull(RuntimeError):

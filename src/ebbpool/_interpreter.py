@@ -8,8 +8,9 @@ import sys
 import threading
 from contextlib import suppress
 from math import inf
-from time import monotonic
 from typing import Final
+
+from ebbpool._clock import monotonic
 
 INTERVAL: Final = 5.0  # seconds for which a quota that was read is used
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import WeakSet
 
+from ebbpool._clock import monotonic
 from ebbpool._pool import lifecycle
 from ebbpool._pool.running import described
 
@@ -41,7 +42,7 @@ class Leaks:
         A pool that is open, and that something refers to, is not waited for: it would not end. Nor are tasks that begin
         from now on in the pools of others.
         """
-        deadline = time.monotonic() + grace
+        deadline = monotonic() + grace
         left = self._pools()
         tasks = _running(crew for crew in lifecycle.live() if crew not in left).keys() - self._earlier
         collections = COLLECTIONS
@@ -49,13 +50,13 @@ class Leaks:
             left = self._pools()
             running = {key: place for key, place in _running(lifecycle.live()).items() if key in tasks}
             held = [crew for crew in left if not crew.pool.closed and crew.owner() is not None]
-            if (len(held) < len(left) or running) and time.monotonic() < deadline:
+            if (len(held) < len(left) or running) and monotonic() < deadline:
                 time.sleep(POLL)
             elif held and collections > 0:
                 # A pool in a reference cycle is closed when that is collected.
                 gc.collect()
                 collections -= 1
-                deadline = time.monotonic() + grace
+                deadline = monotonic() + grace
             else:
                 return "\n".join([*map(_describe, left), *(_describe_task(*place) for place in running.values())])
 

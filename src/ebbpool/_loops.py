@@ -6,13 +6,17 @@ import asyncio
 import concurrent.futures
 import weakref
 from collections.abc import Callable
+from concurrent.futures.thread import BrokenThreadPool
 from typing import Any, TypeVar
 
 from ebbpool._core.accel import LoopCall, Mailbox, connect
-from ebbpool._errors import QueueTimeout
+from ebbpool._errors import QueueTimeout, traceback_of, with_traceback
 from ebbpool._pool import late
 
 T = TypeVar("T")
+
+NOT_RUN = (QueueTimeout, BrokenThreadPool)
+"""What a call that does not run fails with; nobody has raised it, so it has no traceback."""
 
 MAILBOX = "_ebbpool_mailbox"
 """The attribute of an event loop that holds its mailbox, so that both are collected together."""
@@ -21,7 +25,7 @@ MAILBOX = "_ebbpool_mailbox"
 def _presentable(error: Any) -> Any:
     """Return an error as asyncio shows it: with asyncio's own cancellation and state errors, without StopIteration."""
     kind = type(error)
-    if isinstance(error, StopIteration):
+    if issubclass(kind, StopIteration):
         shown: BaseException = RuntimeError(
             "StopIteration interacts badly with generators and cannot be raised into a Future"
         )
@@ -29,18 +33,19 @@ def _presentable(error: Any) -> Any:
         shown.__context__ = error
         return shown
     if kind is concurrent.futures.CancelledError:
-        return asyncio.CancelledError(*error.args).with_traceback(error.__traceback__)
+        return with_traceback(asyncio.CancelledError(*error.args), traceback_of(error))
     if kind is concurrent.futures.InvalidStateError:
-        return asyncio.InvalidStateError(*error.args).with_traceback(error.__traceback__)
+        return with_traceback(asyncio.InvalidStateError(*error.args), traceback_of(error))
     return error
 
 
 class LoopFuture(asyncio.Future[T]):
     """The loop's own future, for a call that a pool runs; see `AdaptiveExecutor.run`."""
 
-    __slots__ = ("_call",)
+    __slots__ = ("_call", "quiet")
 
     _call: LoopCall | None
+    quiet: bool  # set if the loop is told of no error that comes too late, as with `run_in_executor` of other loops
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel the future; a call that has not started is taken off the queue, one that runs learns of it."""
@@ -57,10 +62,9 @@ class LoopFuture(asyncio.Future[T]):
 
     def abandoned(self, error: BaseException) -> None:
         """Tell the loop what a call raised after its future was cancelled, unless that is why it left or never ran."""
-        if isinstance(error, concurrent.futures.CancelledError):
+        if hasattr(self, "quiet") or issubclass(type(error), concurrent.futures.CancelledError):
             return
-        if isinstance(error, QueueTimeout) and error.__traceback__ is None:
-            # Nobody raised it: the call never ran.
+        if issubclass(type(error), NOT_RUN) and traceback_of(error) is None:
             return
         message = "exception in an offloaded call whose future was cancelled"
         self.get_loop().call_exception_handler({"message": message, "exception": error, "future": self})
@@ -74,16 +78,16 @@ def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
     # The loop holds the mailbox. A weak reference back, so that there is no cycle.
     reference = weakref.ref(loop)
 
-    def wake(deliver: Callable[[], None]) -> None:
+    def wake(deliver: Callable[[int], None], ring: int) -> None:
         loop = reference()
         if loop is None:
             raise RuntimeError("the event loop is gone")
-        loop.call_soon_threadsafe(deliver)
+        loop.call_soon_threadsafe(deliver, ring)
 
-    def again(deliver: Callable[[], None]) -> None:
+    def again(deliver: Callable[[int], None], ring: int) -> None:
         loop = reference()
         if loop is not None:
-            loop.call_soon(deliver)
+            loop.call_soon(deliver, ring)
 
     def runs() -> bool:
         loop = reference()

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 import weakref
+from asyncio import _get_running_loop as running_loop
 from collections.abc import Callable
 from typing import Any
 
@@ -40,11 +41,15 @@ class _ShortWay:
             or type(pool).submit is not AdaptiveExecutor.submit
             # A tracing tool sees what is submitted on the long way, as with any loop.
             or instrumented()
+            # The short way begins in the thread of a running loop.
+            or running_loop() != self
         ):
             return super().run_in_executor(executor, func, *args)  # type: ignore[misc]  # of the class that this is added to
         if self.get_debug() and (inspect.iscoroutine(func) or inspect.iscoroutinefunction(func)):
             raise TypeError("coroutines cannot be used with run_in_executor()")
-        return pool.run_on(self, LoopFuture(loop=self), None, func, args, None, lane)
+        future: LoopFuture[Any] = LoopFuture(loop=self)
+        future.quiet = True
+        return pool.run_on(self, future, None, func, args, None, lane)
 
     def set_default_executor(self, executor: Any) -> None:
         """Set the executor for `run_in_executor(None, ...)`; see `asyncio.loop.set_default_executor`."""

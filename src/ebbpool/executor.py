@@ -11,11 +11,11 @@ from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from time import monotonic
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, get_args
 
 from ebbpool._checks import above_zero, finite_seconds, one_of, optional_callable, time_limit, waiting_limit, whole
+from ebbpool._clock import monotonic
 from ebbpool._core.accel import LaneCore, say_if_plain
 from ebbpool._interpreter import daemon_threads
 from ebbpool._maps import delayed, streams

@@ -22,6 +22,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from ebbpool import sync
 from ebbpool._checks import optional_callable, time_limit, whole
+from ebbpool._clock import monotonic
 from ebbpool._core.accel import Future
 from ebbpool._maps.delayed import ScheduledTask
 from ebbpool._pool.cancelling import cancelled
@@ -436,7 +437,7 @@ class Pool:
                         yield queue.popleft()
                         taken += 1
             most -= taken
-            time_left = end - time.monotonic()
+            time_left = end - monotonic()
             # A result is counted before its job is over, so nothing more comes once the pool was idle.
             if most == 0 or (not taken and (idle or time_left <= 0)):
                 return
@@ -487,7 +488,7 @@ class Pool:
             RuntimeError: A job, or a callback, waits for its own pool.
         """
         end = _end_of("timeout", timeout)
-        while all(executor.wait_idle(end - time.monotonic()) for executor in self._executors):
+        while all(executor.wait_idle(end - monotonic()) for executor in self._executors):
             # A callback may have submitted another job.
             if self._executor.wait_idle(0):
                 return True
@@ -512,7 +513,7 @@ class Pool:
         if not any(executor._pool.runs_here() for executor in self._executors):
             with suppress(TimeoutError):
                 for executor in self._executors:
-                    executor.shutdown(timeout=max(0.0, end - time.monotonic()))
+                    executor.shutdown(timeout=max(0.0, end - monotonic()))
                 return True
         return False
 
@@ -545,4 +546,4 @@ atexit.register(Shutdown)
 
 def _end_of(name: str, seconds: float | None) -> float:
     """Return when a time is over that begins now, or infinity."""
-    return inf if seconds is None else time.monotonic() + time_limit(name, seconds)
+    return inf if seconds is None else monotonic() + time_limit(name, seconds)

@@ -40,8 +40,8 @@ class Within:
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue `fn(*args, **kwargs)`; see `AdaptiveExecutor.submit`. The future may raise `QueueTimeout`."""
         first = self._lane is not None and self._lane.first
-        future: Future[T] = self._executor.hand_in(self._lane, first, fn, args, kwargs, self._scope())
-        return future
+        hand_in: Callable[..., Future[T]] = self._executor.hand_in
+        return hand_in(self._lane, first, fn, args, kwargs, self._scope())
 
     def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Have `fn(*args, **kwargs)` run, from a running asyncio loop; see `AdaptiveExecutor.run`."""

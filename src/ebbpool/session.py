@@ -6,14 +6,14 @@ import concurrent.futures
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures._base import LOGGER
 from contextvars import Context
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from ebbpool._checks import optional_callable
-from ebbpool._core.accel import instrumented
+from ebbpool._core.accel import Future, instrumented
 from ebbpool._pool import lifecycle, tracing
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from ebbpool._clock import monotonic
 from ebbpool._frames import stacks
 from ebbpool._monitor import RESIDENT
 from ebbpool._pool.timekeeper import NAME as TIMEKEEPER
@@ -44,9 +44,9 @@ def no_thread_leaks(*, grace: float = 5.0, ignore: Collection[str] = ()) -> Iter
         return
     # The workers of an unreferenced pool in a reference cycle end once the cycle is collected.
     gc.collect()
-    deadline = time.monotonic() + grace
+    deadline = monotonic() + grace
     for thread in _new_threads(before, allowed):
-        thread.join(max(0.0, deadline - time.monotonic()))
+        thread.join(max(0.0, deadline - monotonic()))
     # Collected anew: a thread that has ended by now may have started another.
     leaked = _new_threads(before, allowed)
     if leaked:

@@ -9,6 +9,7 @@ import gc
 import operator
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -124,13 +125,13 @@ def test_a_loop_that_is_given_results_without_end_leaves_the_gil_to_others(
     monkeypatch.setattr(core, "STINT", 5e-4)
     if not busy:
         monkeypatch.setattr(core, "thread_time", lambda: 0.0)
-    mailbox = core.Mailbox(line.append, line.append, object)
+    mailbox = core.Mailbox(*[lambda *call: line.append(partial(*call))] * 2, object)
 
     def turn() -> int:
         for _ in range(2):
             call = core.LoopCall()
             if which == "plain":
-                call._ticket = call._context = None
+                call._ticket = call._context = call._rings = None
             mailbox.post(call)
         for callback in line[:]:
             line.remove(callback)

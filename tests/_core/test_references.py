@@ -22,6 +22,7 @@ from support.common import (
     gone,
     is_freed,
     no_collector,
+    output_of,
     wait_for_idle,
 )
 
@@ -180,3 +181,65 @@ def test_ten_thousand_tasks_leave_no_garbage() -> None:
             work(pool)
             assert gc.collect() < 100
             assert sys.getallocatedblocks() - blocks < 1000
+
+
+@pytest.mark.counts_references
+@pytest.mark.parametrize("way", ["submit", "submit_first", "within"])
+def test_an_error_of_a_call_in_the_submitters_thread_keeps_no_cycle(way: str) -> None:
+    def raised(thing: Thing) -> None:
+        raise Boom
+
+    def give(pool: AdaptiveExecutor) -> weakref.ref[Thing]:
+        thing = Thing()
+        place: Any = pool.within(max_wait=LONG) if way == "within" else pool
+        getattr(place, "submit" if way == "within" else way)(raised, thing)
+        return weakref.ref(thing)
+
+    with no_collector(), AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        reference = give(pool)
+        assert is_freed(reference)
+        gate.open()
+
+
+def test_an_error_of_a_sessions_call_does_not_keep_the_executor() -> None:
+    def raised() -> None:
+        raise Boom
+
+    pool = AdaptiveExecutor(1)
+    with pool.session() as session:
+        error = session.submit(raised).exception(TIMEOUT)
+    reference = weakref.ref(pool)
+    del pool, session
+    gone(reference)
+    assert isinstance(error, Boom)
+
+
+def test_a_finished_future_does_not_keep_the_callback_for_a_call_that_is_not_made() -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        pool.submit(gate)
+        gate.await_begun()
+        kept: Any = pool.submit(int)
+        thing = Thing()
+        kept.tell_unless_returned(lambda _, thing=thing: None)
+        reference = weakref.ref(thing)
+        del thing
+        gate.open()
+        assert kept.result(TIMEOUT) == 0
+        gone(reference)
+
+
+def test_the_deadline_of_a_call_that_is_over_keeps_no_thread() -> None:
+    script = """
+        import threading
+        from ebbpool import AdaptiveExecutor
+
+        with AdaptiveExecutor(1) as pool:
+            later = pool.submit_later(1000, int)
+            later.cancel()
+            kept = pool.within(deadline=1000).submit(int)
+            kept.result()
+        print([thread.name for thread in threading.enumerate()])
+        """
+    assert output_of(script) == ["['MainThread']"]

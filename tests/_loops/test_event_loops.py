@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import re
 import sys
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Gate, all_end
+from support.common import TIMEOUT, Boom, Gate, all_end
 from support.loops import FACTORIES, OURS, on_every_loop, on_our_loops, until, why_lacking
 
 from ebbpool import AdaptiveExecutor, aio
@@ -215,3 +216,64 @@ async def test_cancelling_the_end_of_async_with_leaves_the_pool_shut_down() -> N
         gate.open()
     assert futures[0].result(TIMEOUT) == "ran on"
     assert all_end(gate.threads)
+
+
+def test_calls_are_taken_where_the_loop_does_not_run(factory: Callable[..., asyncio.AbstractEventLoop]) -> None:
+    """Before its first run, between two, and in a worker, as with any loop."""
+
+    async def from_a_worker() -> int:
+        loop: Any = asyncio.get_running_loop()
+        inner = await loop.run_in_executor(None, loop.run_in_executor, None, pow, 2, 10)
+        return int(await inner)
+
+    with contextlib.closing(factory()) as loop, AdaptiveExecutor(2) as pool:
+        loop.set_default_executor(pool)
+        for _ in range(2):
+            assert loop.run_until_complete(loop.run_in_executor(None, pow, 2, 10)) == 1024
+            assert loop.run_until_complete(from_a_worker()) == 1024
+
+
+def test_nobody_hears_of_an_error_that_comes_after_the_await_was_given_up(
+    factory: Callable[..., asyncio.AbstractEventLoop],
+) -> None:
+    told: list[object] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        with AdaptiveExecutor(1) as pool, Gate() as gate:
+
+            def call() -> None:
+                gate()
+                raise Boom
+
+            future = loop.run_in_executor(pool, call)
+            await asyncio.to_thread(gate.await_begun)
+            future.cancel()
+            gate.open()
+            assert await loop.run_in_executor(pool, int) == 0
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main())
+    assert told == []
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_a_loop_in_a_worker_has_threads_of_its_own_for_its_calls(most: int) -> None:
+    """All workers run such a loop at a time, two deep; no ordinary task gets a thread beyond the ceiling."""
+    with AdaptiveExecutor(most) as pool:
+        meeting = threading.Barrier(most)
+
+        def outer(depth: int) -> int:
+            if depth < 0:
+                return 1
+
+            async def main() -> list[int]:
+                return await asyncio.gather(*[pool.run(outer, depth - 1) for _ in range(3)])
+
+            if depth == 2:
+                meeting.wait(TIMEOUT)
+            return sum(asyncio.run(main()))
+
+        futures = [pool.submit(outer, 2) for _ in range(most)]
+        assert [future.result(TIMEOUT) for future in futures] == [27] * most

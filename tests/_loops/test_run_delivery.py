@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 import itertools
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import hypothesis
 import pytest
 from hypothesis import strategies
-from support.common import Boom, Gate, Thing, eventually, gone, no_collector, wait_for_idle
+from support.common import TIMEOUT, Boom, Gate, Thing, eventually, gone, no_collector, wait_for_idle
 from support.loops import Loops, Report, Reports, behind, fail, on_every_loop, turns, until
 from support.seams import core, gil_enabled, running_part
 
@@ -116,7 +119,7 @@ def test_a_worker_naps_where_its_results_find_the_loop_late(monkeypatch: pytest.
     naps: list[float] = []
     callbacks: list[Callable[[], None]] = []
     monkeypatch.setattr(LOOP_CALLS, "sleep", naps.append)
-    mailbox = LOOP_CALLS.Mailbox(callbacks.append, callbacks.append, object)
+    mailbox = LOOP_CALLS.Mailbox(*[lambda *call: callbacks.append(partial(*call))] * 2, object)
 
     def deliver(count: int) -> None:
         with AdaptiveExecutor(1) as pool:
@@ -444,3 +447,74 @@ def test_tasks_cancelled_at_any_time(
 
     loops(main)
     assert all(type(report["exception"]) is Boom for report in reports)
+
+
+class Struck(asyncio.SelectorEventLoop):
+    """A loop in which an error of a signal handler comes in the place of the next callback of another thread."""
+
+    error: type[BaseException] | None = None
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        error, self.error = self.error, None
+        if error is not None:
+            callback, args = fail, (error(),)
+        return super().call_soon_threadsafe(callback, *args, context=context)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_callback_lost_with_a_run_of_the_loop_does_not_silence_the_next(count: int) -> None:
+    async def calls(pool: AdaptiveExecutor, count: int) -> list[int]:
+        return await asyncio.gather(*[pool.run(int) for _ in range(count)])
+
+    async def end() -> None:
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0)
+
+    kept = []
+    with contextlib.closing(Struck()) as loop, AdaptiveExecutor(4) as pool:
+        for _ in range(3):
+            loop.error = KeyboardInterrupt
+            with pytest.raises(KeyboardInterrupt) as caught:
+                loop.run_until_complete(calls(pool, count))
+            # As a notebook keeps it: the callback is not freed.
+            kept.append(caught)
+            assert loop.run_until_complete(calls(pool, 1)) == [0]
+        loop.run_until_complete(end())
+
+
+def test_a_callback_lost_within_a_run_loses_its_call_at_most() -> None:
+    async def main(loop: Struck) -> None:
+        with AdaptiveExecutor(1) as pool:
+            loop.error = Boom
+            struck = pool.run(int)
+            await until(lambda: loop.error is None)
+            await turns()
+            assert await pool.run(int, "3") == 3
+            assert await struck == 0, "it was late, and not lost"
+
+    with contextlib.closing(Struck()) as loop:
+        loop.set_exception_handler(lambda *_: None)
+        loop.run_until_complete(asyncio.wait_for(main(loop), TIMEOUT))
+
+
+def test_the_loop_is_told_nothing_of_a_call_that_failed_without_running() -> None:
+    told: list[object] = []
+    fails = threading.Event()
+
+    def initializer() -> None:
+        fails.wait(TIMEOUT)
+        raise Boom
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        with AdaptiveExecutor(1, initializer=initializer) as pool:
+            future = pool.run(int)
+            fails.set()
+            # Without a turn of the loop, which has not heard of it.
+            eventually(lambda: pool.stats().failed == 1)
+            future.cancel()
+            await turns()
+
+    asyncio.run(main())
+    assert told == []

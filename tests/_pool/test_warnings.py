@@ -8,6 +8,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -210,7 +211,7 @@ SPELL, SPELLS = LOOP_CALLS.SPELL, LOOP_CALLS.SPELLS
 def mailbox() -> Any:
     """Return that of a loop that comes when the test lets it, under an injected clock; its results are dropped."""
     callbacks: list[Callable[[], None]] = []
-    made = LOOP_CALLS.Mailbox(callbacks.append, callbacks.append, object)
+    made = LOOP_CALLS.Mailbox(*[lambda *call: callbacks.append(partial(*call))] * 2, object)
     seams.late.register(made)
     return made
 
@@ -350,8 +351,8 @@ def test_a_loop_is_late_from_the_limit_on_only_once_and_only_while_it_runs() -> 
     late = seams.late.late_loops
 
     def rung() -> float:
-        eventually(lambda: any(mailbox.ringing for _, mailbox, _ in seams.late._alive()))
-        [since] = [mailbox.rung for _, mailbox, _ in seams.late._alive() if mailbox.ringing]
+        eventually(lambda: any(mailbox.rings > mailbox.come for _, mailbox, _ in seams.late._alive()))
+        [since] = [mailbox.rung for _, mailbox, _ in seams.late._alive() if mailbox.rings > mailbox.come]
         return float(since)
 
     async def main(pool: AdaptiveExecutor) -> None:

@@ -22,6 +22,7 @@ from anyio._backends._asyncio import AsyncIOBackend, CancelScope, _task_states
 from anyio._core._eventloop import threadlocals
 
 from ebbpool._anyio import CANCELLED, call, way_back
+from ebbpool._clock import monotonic
 from ebbpool._core.accel import LoopCall
 from ebbpool._loops import mailbox_of
 from ebbpool._pool.cancelling import deadlines_elsewhere
@@ -142,10 +143,13 @@ def _deadline() -> float:
     """Return when the scopes around the call in this worker expire. The loop's thread may change them meanwhile."""
     deadline = inf
     scope = getattr(threadlocals, "current_cancel_scope", None)
+    task: Any = scope and scope._host_task
+    loop = task and task.get_loop()
     while scope is not None:
         deadline = min(deadline, -inf if scope.cancel_called else scope.deadline)
         scope = None if scope.shield else scope._parent_scope
-    return deadline
+    # asyncio's loops have a clock that a test may have frozen; uvloop's stands still while that waits.
+    return deadline + monotonic() - loop.time() if isinstance(loop, asyncio.BaseEventLoop) else deadline
 
 
 deadlines_elsewhere.append(_deadline)

@@ -112,6 +112,10 @@ class ExecutorCore:
             refusal = pool.push(future)
             if refusal is not None:
                 self._refused(future, refusal, False)
+                try:
+                    return future
+                finally:
+                    future = None  # breaks a cycle; see `perform`
         return future
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -145,7 +149,10 @@ class ExecutorCore:
         refusal = self._pool.push(future, first)
         if refusal is not None:
             self._refused(future, refusal, first)
-        return future
+        try:
+            return future
+        finally:
+            future = None  # breaks a cycle; see `perform`
 
     def submit_later(self, delay: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Queue `fn(*args, **kwargs)` once, `delay` seconds from now and never earlier; return its `Future`.
@@ -217,8 +224,14 @@ class ExecutorCore:
         call._mailbox = mailbox
         call._ticket = ticket
         call._audience = _NOBODY
+        if lane is None and self._pool.runs_here():
+            # The loop's worker waits for the call, which must not wait for a worker.
+            lane = mailbox.lane
+            if lane is None or lane.pool is not self._pool:
+                lane = mailbox.lane = LaneCore(self._pool, self._pool.ceiling, True, True)
         call._lane = lane
         call._abandoned = 0.0
+        call._rings = mailbox.rings
         if scope is not None:
             call.limit(scope)
         first = goes_on(call, mailbox)
@@ -227,7 +240,10 @@ class ExecutorCore:
         refusal = self._pool.push(call, first)
         if refusal is not None:
             self._refused(call, refusal, first)
-        return call
+        try:
+            return call
+        finally:
+            call = ticket = None  # type: ignore[assignment]  # breaks a cycle; see `perform`
 
     def _prepare(
         self, future: FutureCore, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
@@ -317,7 +333,10 @@ class ExecutorCore:
             ticket._call = ExecutorCore.offload(self, mailbox, ticket, context, fn, args, kwargs, lane, scope)
         else:
             ticket._call = self.offload(mailbox, ticket, context, fn, args, kwargs, lane, scope)
-        return ticket
+        try:
+            return ticket
+        finally:
+            ticket = None  # breaks a cycle; see `perform`
 
     def _takes_calls(self) -> bool:
         """Return whether `offload` is the engine's own, so that compiled code need not look it up for each call."""

@@ -92,12 +92,13 @@ class FutureCore:
 
     def _ensure_scope(self) -> Scope:
         """Return what may end the call early; made if there is none yet."""
-        if self._scope is None:
-            fresh = Scope()
-            with self._pool.mutex:
-                if self._scope is None:
-                    self._scope = fresh
-        return self._scope
+        fresh = Scope()
+        with self._pool.mutex:
+            # Looked at here only: it is let go with the call.
+            scope: Scope | None = self._scope
+            if scope is None:
+                scope = self._scope = fresh
+        return scope
 
     def limit(self, scope: Scope) -> None:
         """Give a call that is not queued yet a limit of its wait, or a deadline."""
@@ -106,7 +107,7 @@ class FutureCore:
 
     def _forget(self) -> None:
         """Drop a call that will not be made."""
-        self._executor = self._fn = self._args = self._kwargs = None
+        self._executor = self._fn = self._args = self._kwargs = self._scope = None
 
     def cancelled(self) -> bool:
         """Return whether the call was cancelled."""
@@ -246,9 +247,9 @@ class FutureCore:
                     condition.notify_all()
         if audience is None:
             return False
-        if (waits or error is not None) and self._not_run is not None:
-            audience = [*audience, self._not_run]
-            self._not_run = None
+        not_run, self._not_run = self._not_run, None
+        if not_run is not None and (waits or error is not None):
+            audience = [*audience, not_run]
         self._tell(audience)
         return True
 
@@ -287,9 +288,9 @@ class FutureCore:
     def _drop_call(self) -> None:
         """Drop the call of a task that has been made; what it holds may end in any way, but not under the mutex."""
         with self._pool.mutex:
-            fn, args, kwargs = self._fn, self._args, self._kwargs
-            self._fn = self._args = self._kwargs = None
-        del fn, args, kwargs
+            fn, args, kwargs, scope = self._fn, self._args, self._kwargs, self._scope
+            self._fn = self._args = self._kwargs = self._scope = None
+        del fn, args, kwargs, scope
 
     def disown(self, error: BaseException) -> None:
         """In a forked child: fail without telling the audience; threads of the parent may have held its locks."""
@@ -320,7 +321,7 @@ class FutureCore:
             except BaseException as error:
                 LOGGER.exception("exception calling callback for %r", self)
                 # A worker survives it. In any other thread it is raised once the rest of the audience has been told.
-                if not isinstance(error, Exception) and _here.worker is None:
+                if not issubclass(type(error), Exception) and _here.worker is None:
                     interrupt = error
         if interrupt is not None:
             raise interrupt

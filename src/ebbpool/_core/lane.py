@@ -12,7 +12,7 @@ if not TYPE_CHECKING and cython.compiled:
     import cython
 if not cython.compiled:
     # For compiled code lane_c.pxd declares these.
-    from time import monotonic
+    from ebbpool._clock import monotonic
 
     if TYPE_CHECKING:
         from ebbpool._core.future import FutureCore

@@ -18,9 +18,11 @@ if not TYPE_CHECKING and cython.compiled:
 if not cython.compiled:
     # For compiled code loop_calls_c.pxd declares these.
     from math import log2
-    from time import monotonic
+
+    from ebbpool._clock import monotonic
 
     if TYPE_CHECKING:
+        from ebbpool._core.lane import LaneCore
         from ebbpool._core.pool import Pool
     from ebbpool._core.future import FutureCore
     from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, context_value
@@ -94,8 +96,9 @@ class LoopCall(FutureCore):
     _ticket: Any
     _context: Context | None
     _visit: Visit | None  # is told when the call begins
+    _rings: int  # those of the mailbox when the call was made
 
-    __slots__ = ("_context", "_mailbox", "_ticket", "_visit")
+    __slots__ = ("_context", "_mailbox", "_rings", "_ticket", "_visit")
 
     def _tell(self, audience: list[Any]) -> None:
         self._mailbox.post(self)
@@ -109,7 +112,7 @@ class LoopCall(FutureCore):
         return context
 
     def _forget(self) -> None:
-        self._fn = self._args = self._kwargs = self._visit = self._context = None
+        self._fn = self._args = self._kwargs = self._scope = self._visit = self._context = None
 
     def withdraw(self, at_ceiling: bool = False) -> bool:
         """Take the call off the queue, in any thread, or tell one that runs that it is cancelled; not the ticket.
@@ -170,24 +173,27 @@ class Mailbox:
     mailbox may have put callbacks behind the waking one, so the next callback of the mailbox delivers them.
 
     Args:
-        wake: Has the given function called in the loop's thread; any thread may call it. An error means that the loop
-            has ended: the results are dropped.
+        wake: Has the given function called with its argument in the loop's thread; any thread may call it. An error
+            means that the loop has ended: the results are dropped.
         again: Does the same, and is called in the loop's own thread only.
         task: Returns the task of the loop that runs, in its thread.
     """
 
-    def __init__(
-        self, wake: Callable[[Callable[[], None]], object], again: Callable[..., object], task: Callable[[], object]
-    ) -> None:
+    def __init__(self, wake: Callable[..., object], again: Callable[..., object], task: Callable[[], object]) -> None:
         if not cython.compiled:
             self.mutex: Any = threading.RLock()
         self.wake = wake
         self.again = again
         self.task = task
-        self.arrived: list[LoopCall] = []
-        self.due: deque[LoopCall] = deque()  # what the next callback delivers; only the loop's thread touches it
-        self.ringing: bool = False  # whether a callback of this mailbox is on the loop, or about to be
-        self.rung: float = 0.0  # when the loop was last woken, or given another callback (monotonic seconds)
+        # For calls of a loop that runs in a worker of the pool that they are made by.
+        self.lane: LaneCore | None = None
+        self.arrived: deque[LoopCall] = deque()  # only the loop's thread takes from it
+        self.due: int = 0  # how many of these, the first ones, the next callback may deliver
+        # Numbers of callbacks: of the last one, and of the last that has come, or in whose place a later one has come.
+        # Where these differ there is one on the loop, unless it was lost.
+        self.rings: int = 0
+        self.come: int = 0
+        self.rung: float = 0.0  # when a callback was first put there of those that have not come (monotonic seconds)
         self.patience: float = 0.0  # seconds until a worker naps if the loop does not come; 0 if it is not waited for
         self.portion: int = FEWEST  # results the next callback delivers: a `SLICE`, by what the last ones took
         self.delivered: int = 0  # those the last callback delivered; 0 if it was not one of the same batch
@@ -205,62 +211,73 @@ class Mailbox:
 
     def post(self, call: LoopCall) -> None:
         """Leave a finished call, and wake the loop if no callback of the mailbox is on its way."""
+        late = 0.0 < self.patience < monotonic() - self.rung
         with self.mutex:
             self.arrived.append(call)
-            ring = not self.ringing
-            if ring:
-                # Before `ringing`, so that a thread that sees one sees the other.
+            if self.rings == self.come:
+                # Before `rings`, so that a thread that sees one sees the other.
                 self.rung = monotonic()
-            self.ringing = True
-        if ring:
-            self.patience = KEPT_WAITING
+                self.patience = KEPT_WAITING
+            # A signal handler's error may come in the place of a callback. One that was on its way when this call was
+            # made, or does not come for long, may be lost: it is not relied on.
+            rings = late or self.rings in (self.come, call._rings)
+            self.rings += rings
+            ring = self.rings
+        if rings:
             try:
-                self.wake(self.open)
+                self.wake(self.open, ring)
             except BaseException:
                 # Either the loop has ended, or a signal handler or another thread has raised an error in this thread.
                 # Such an error must not lose the results, so the loop is woken once more.
                 try:
-                    self.wake(self.open)
+                    self.wake(self.open, ring)
                 except BaseException as error:
-                    lost = self._empty(False)
+                    lost: deque[LoopCall] = deque()
+                    with self.mutex:
+                        self.arrived, lost = lost, self.arrived
+                        self.come = self.rings
                     if not isinstance(error, RuntimeError):
                         LOGGER.exception("%d results could not be delivered", len(lost))
                 else:
                     raise
-        elif GIL_ENABLED and 0.0 < self.patience < monotonic() - self.rung:
+        if late:
             self.patience *= 2.0
-            sleep(NAP)
+            if GIL_ENABLED:
+                sleep(NAP)
 
-    def _empty(self, ringing: bool) -> list[LoopCall]:
-        arrived: list[LoopCall] = []
+    def _comes(self, ring: int) -> bool:
+        """Return whether a callback of this number is the first to come of those that are on the loop."""
         with self.mutex:
-            arrived, self.arrived = self.arrived, arrived
-            self.ringing = ringing
-        return arrived
+            first = ring > self.come
+            if first:
+                self.come = self.rings
+                # That of the callback that this one will put on the loop.
+                self.rings += 1
+        return first
 
     @cython.locals(call=LoopCall)
-    def open(self) -> None:
+    def open(self, ring: int) -> None:
         """Deliver the first result, and have the others delivered later; in the loop's thread."""
-        self.note(self.rung, monotonic())
-        self.patience = 0.0
-        self.delivered = 0
-        arrived = self._empty(True)
+        if not self._comes(ring):
+            return
         try:
-            if arrived:
-                call = arrived[0]
+            self.note(self.rung, monotonic())
+            self.patience = 0.0
+            self.delivered = 0
+            if self.arrived:
+                call = self.arrived.popleft()
                 call.deliver()
         finally:
-            if len(arrived) > 1:
-                del arrived[0]
-                self.due.extend(arrived)
             self._go_on()
 
     @cython.locals(call=LoopCall)
-    def deliver(self) -> None:
+    def deliver(self, ring: int) -> None:
         """Deliver as many results as take a `SLICE` with what they lead to, in the loop's thread.
 
         What the last ones led to has run by now: it was put on the loop before this callback.
         """
+        if not self._comes(ring):
+            return
         self.patience = 0.0
         spent = thread_time()
         if self.delivered > 0:
@@ -274,16 +291,13 @@ class Mailbox:
             elif spent - self.stint_spent >= STINT:
                 self.stint_begun, self.stint_spent = now, spent
                 sleep(NAP)
-        count = min(len(self.due), self.portion)
-        self.delivered = count
-        arrived = self._empty(True)
+        count = self.delivered = min(self.due, self.portion)
         try:
             while count > 0:
                 count -= 1
-                call = self.due.popleft()
+                call = self.arrived.popleft()
                 call.deliver()
         finally:
-            self.due.extend(arrived)
             self._go_on()
 
     def note(self, rung: float, now: float) -> None:
@@ -304,16 +318,16 @@ class Mailbox:
             self.most[self.spell] = self.longest = lag
 
     def _go_on(self) -> None:
-        if not self.due:
-            with self.mutex:
-                self.ringing = bool(self.arrived)
-                if not self.ringing:
-                    return
+        with self.mutex:
+            self.due = len(self.arrived)
+            if not self.due:
+                self.come = self.rings
+                return
         self.rung = monotonic()
         self.patience = KEPT_WAITING
         try:
-            self.again(self.deliver)
+            self.again(self.deliver, self.rings)
         except BaseException:
-            # An error of a signal handler. Without a callback on the loop nothing would ever be delivered again.
-            self.again(self.deliver)
+            # An error of a signal handler: the results that wait would have to wait for another.
+            self.again(self.deliver, self.rings)
             raise

@@ -31,23 +31,25 @@ cdef class LoopCall(FutureCore):
     cdef Mailbox _mailbox
     cdef object _ticket, _context
     cdef Visit _visit
+    cdef long long _rings
 
     cpdef deliver(self)
 
 
 cdef class Mailbox:
     cdef cython.pymutex mutex
-    cdef object wake, again, due, __weakref__
+    cdef object wake, again, arrived, __weakref__
     cdef readonly object task, lags, most
-    cdef list arrived
-    cdef readonly bint ringing
+    cdef public object lane
+    cdef readonly long long rings, come
     cdef readonly double rung, turn
     cdef double stint_begun, stint_spent, patience, spent, longest
-    cdef Py_ssize_t portion, delivered, first
+    cdef Py_ssize_t due, portion, delivered, first
     cdef readonly Py_ssize_t spell
 
+    @cython.locals(late=bint, rings=bint, ring="long long")
     cpdef post(self, LoopCall call)
-    cdef list _empty(self, bint ringing)
+    cdef bint _comes(self, long long ring) except -1
     @cython.locals(lag=double, bucket=Py_ssize_t)
     cpdef note(self, double rung, double now)
     cdef _go_on(self)

@@ -29,8 +29,7 @@ if not TYPE_CHECKING and cython.compiled:
     import cython
 if not cython.compiled:
     # For compiled code pool_c.pxd declares these.
-    from time import monotonic
-
+    from ebbpool._clock import monotonic
     from ebbpool._core import future as futures
     from ebbpool._core.future import FutureCore, _here
     from ebbpool._core.lane import LaneCore
@@ -1105,8 +1104,10 @@ class Pool:
                 let_collector(collects)
         self._run(errand, None)
         for future in late:
-            if future._scope is not None:
-                future.reject(future._scope.refusal())
+            with self.mutex:
+                scope = future._scope
+            if scope is not None:
+                future.reject(scope.refusal())
         return Snapshot(*seen) if looked_at else None
 
     @cython.locals(worker=Worker, future=FutureCore, left=cython.double)

@@ -10,9 +10,9 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures._base import LOGGER
 from math import inf
-from time import monotonic
 from typing import Any
 
+from ebbpool._clock import monotonic
 from ebbpool._errors import QueueTimeout
 
 
@@ -73,8 +73,9 @@ class Deadlines:
     def watch(self, scope: Scope, keeper: Any) -> None:
         """Have `scope` cancelled at its deadline, in the timekeeper's thread, if its call has not been let go of."""
 
-        def strike(_: object) -> None:
-            if not sys.is_finalizing():
+        def strike(_: object, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+            # While the interpreter is finalizing, names of this module may be gone.
+            if not finalizing():
                 keeper.void()
 
         keeper.call_at(scope.deadline, self, weakref.ref(scope, strike))

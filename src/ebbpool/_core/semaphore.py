@@ -25,7 +25,7 @@ if not TYPE_CHECKING and cython.compiled:
     import cython
 if not cython.compiled:
     # For compiled code semaphore_c.pxd declares this.
-    from time import monotonic
+    from ebbpool._clock import monotonic
 
 from ebbpool._checks import NoCopy, time_limit
 

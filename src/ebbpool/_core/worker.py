@@ -14,7 +14,7 @@ if not TYPE_CHECKING and cython.compiled:
     import cython
 if not cython.compiled:
     # For compiled code worker_c.pxd declares these.
-    from time import monotonic
+    from ebbpool._clock import monotonic
 
     if TYPE_CHECKING:
         from ebbpool._core.pool import Pool
@@ -22,13 +22,8 @@ if not cython.compiled:
     from ebbpool._core.future import _NOBODY, FutureCore, _here
     from ebbpool._core.uncompiled import FINISHED, PENDING, RUNNING, breathe, called, called_with, enter, fence, leave
 
+from ebbpool._errors import trimmed
 from ebbpool._interpreter import GIL_ENABLED
-
-
-def _trimmed(error: BaseException) -> BaseException:
-    # Without the worker's own frame, by which the error would keep alive whatever the worker does next.
-    trace = error.__traceback__
-    return error if trace is None else error.with_traceback(trace.tb_next)
 
 
 class Worker:
@@ -63,7 +58,7 @@ class Worker:
         done: Any = None
         future: Any = None
         loop_call: Any = None
-        value = error = errand = context = None
+        value = error = errand = context = scope = None
         unfinished = failed = False
         _here.worker = self
         while True:
@@ -72,9 +67,7 @@ class Worker:
             # Signal handlers run only in the main thread, so none can raise between this line and the `try`.
             pool.mutex.acquire()
             try:
-                if unfinished and (
-                    (done._audience is None and (error is None or done._not_run is None)) or done._looped
-                ):
+                if unfinished and ((done._audience is None and done._not_run is None) or done._looped):
                     if done._looped:
                         loop_call = done
                     if done._code == RUNNING:
@@ -162,18 +155,19 @@ class Worker:
                     else:
                         value = fn(*args) if kwargs is None else fn(*args, **kwargs)
                 except BaseException as caught:
-                    error = _trimmed(caught)
+                    error = trimmed(caught)
             if cython.compiled and context is not None:
                 leave(context)
                 context = None
             # Dropped while the task still counts as running: the end of what was called may run any code, which may
-            # wait for this pool. These keep it until the mutex, under which `survey` reads it, is free.
+            # wait for this pool. These keep it until the mutex, under which others read it, is free.
+            scope = future._scope
             if GIL_ENABLED:
-                future._fn = future._args = future._kwargs = None
+                future._fn = future._args = future._kwargs = future._scope = None
             else:
                 with pool.mutex:
-                    future._fn = future._args = future._kwargs = None
-            fn = args = kwargs = None
+                    future._fn = future._args = future._kwargs = future._scope = None
+            fn = args = kwargs = scope = None  # noqa: F841  # it was kept for that
             done = future
             future = None
             unfinished = True
@@ -192,15 +186,18 @@ def perform(future: FutureCore) -> None:
     try:
         value = fn(*args, **kwargs) if type(kwargs) is dict else fn(*args)  # type: ignore[misc]  # it was pending
     except BaseException as caught:
-        error = _trimmed(caught)
+        error = trimmed(caught)
     future._drop_call()
     fn = args = kwargs = None
     with future._pool.mutex:
         future._pool.taken += 1
         if error is not None:
             future._pool.failed += 1
-    future._conclude(RUNNING, RUNNING, FINISHED, value, error)
-    value = error = None
+    try:
+        future._conclude(RUNNING, RUNNING, FINISHED, value, error)
+    finally:
+        # Breaks a cycle: frames of an error's traceback refer to this one, and to those that have called it.
+        value = error = future = None  # type: ignore[assignment]
 
 
 @cython.locals(worker=Worker, future=FutureCore)

@@ -11,8 +11,6 @@ from ebbpool._core.pool_c cimport Pool
 
 cdef bint GIL
 
-cdef object _trimmed(object error)
-
 
 cdef class Worker:
     cdef readonly Pool pool

@@ -15,11 +15,11 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from itertools import count
 from math import ceil
-from time import monotonic
 from typing import Any, Final
 
 from distributed import Client, KilledWorker
 
+from ebbpool._clock import monotonic
 from ebbpool._dask.packing import Packed, Parcel, Scattered, good, out_of_context, packed_call
 from ebbpool._dask.remote import OK, ONCE, AtMostOnce, Lost, Outcome, error_of, loads, perform, variable
 from ebbpool._interpreter import daemon_threads

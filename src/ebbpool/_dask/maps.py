@@ -6,9 +6,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from math import ceil
-from time import perf_counter
 from typing import Any, Final
 
+from ebbpool._clock import perf_counter
 from ebbpool._core.accel import ExecutorCore
 from ebbpool._dask.packing import LARGE, Packed, Part, culprit
 from ebbpool._dask.remote import RAISED, Failed, Ready, Slot, apply, brief, dumps
@@ -111,7 +111,7 @@ class ClusterRun(MapRun):
         # What counts is the time on the worker.
         batch.since = perf_counter() - outcome[2]
         for result in results:
-            if isinstance(result, Failed):
+            if type(result) is Failed:
                 try:
                     self._link.result_of(self._name, (RAISED, result.packed, 0.0))
                 except BaseException as error:

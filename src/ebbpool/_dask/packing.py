@@ -11,9 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import Context
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import Any, Final
 
+from ebbpool._clock import monotonic
 from ebbpool._dask.remote import Outcome, Slot, brief, dumps
 
 LARGE: Final = 1 << 20

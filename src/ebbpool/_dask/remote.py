@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib
 import pickle
-import traceback
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any, Final
 
 import cloudpickle
 from dask._task_spec import Task
 from distributed import SchedulerPlugin
+
+from ebbpool._clock import perf_counter
+from ebbpool._errors import written
 
 ONCE: Final = "ebbpool_once"
 """What the keys of calls that must not be made again begin with; then comes what is the executor's own."""
@@ -124,10 +125,7 @@ def _packed_error(error: BaseException) -> bytes:
 
 
 def _described(error: BaseException) -> bytes:
-    try:
-        text = "".join(traceback.format_exception(error))
-    except BaseException as reason:
-        text = f"{type(error).__qualname__}, whose traceback cannot be written: {brief(reason)}"
+    text = written(error)
     if len(text) > TEXT:
         text = f"{text[: TEXT // 2]}\n[{len(text) - TEXT} characters are left out]\n{text[-TEXT // 2 :]}"
     try:

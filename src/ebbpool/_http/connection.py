@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import socket
 from collections.abc import Callable, Iterable
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ebbpool._clock import monotonic
 from ebbpool._http.framing import BLANK, REQUEST_LINE, BadRequest, RequestLimits, measure
 from ebbpool._stdio import wait_for
 

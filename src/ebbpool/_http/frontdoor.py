@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from time import monotonic
 from typing import Any, Final
 
+from ebbpool._clock import monotonic
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
 from ebbpool._servers.door import DRAINED, LOGGER, Complaint, Door, SelectorPoller, turn_away

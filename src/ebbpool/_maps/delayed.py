@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from ebbpool._checks import NoCopy, above_zero, finite_seconds, one_of
 from ebbpool._core.accel import Timers, instrumented
+from ebbpool._errors import traceback_of
 from ebbpool._pool import tracing
 
 LOGGER = logging.getLogger("concurrent.futures")
@@ -137,14 +138,15 @@ class ScheduledTask(NoCopy):
             self._ends()
             return
         error = future.exception()
-        if isinstance(error, BrokenThreadPool) and executor._pool.broken:
+        if issubclass(type(error), BrokenThreadPool) and executor._pool.broken:
             self.stop(error)
             return
         self.runs += 1
         try:
             if error is not None:
                 self.last_error = error
-                LOGGER.error("Exception in the scheduled call of %s:", self._name, exc_info=error)
+                told = type(error), error, traceback_of(error)
+                LOGGER.error("Exception in the scheduled call of %s:", self._name, exc_info=told)
         finally:
             if error is not None and self._on_error == "stop":
                 self._ends()

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from ebbpool import _interpreter
+from ebbpool._errors import trimmed
 
 QUICK: Final = 300e-6
 """Seconds: after a batch that took less, the next may be twice as large, or four times if it took far less."""
@@ -29,9 +30,8 @@ class Failure:
     __slots__ = ("error",)
 
     def __init__(self, error: BaseException) -> None:
-        trace = error.__traceback__
-        # Without the frame that caught it, which holds the batch: batch, error, traceback and frame would be a cycle.
-        self.error = error if trace is None else error.with_traceback(trace.tb_next)
+        # Breaks a cycle: the frame that caught it holds the batch.
+        self.error: BaseException = trimmed(error)
 
 
 class Batch:

@@ -20,10 +20,11 @@ from contextvars import copy_context
 from itertools import islice, starmap
 from math import inf
 from threading import TIMEOUT_MAX, Condition, get_ident
-from time import perf_counter
 from typing import Any, Final
 
+from ebbpool._clock import perf_counter
 from ebbpool._core.accel import wait_counted
+from ebbpool._errors import with_traceback
 from ebbpool._maps.items import ITERATORS, Batch, Failure, Unclaimed
 from ebbpool._pool.running import called_name
 
@@ -107,7 +108,7 @@ class MapRun:
                 try:
                     self.executor().submit(int)
                 except RuntimeError as error:
-                    self.refusal = error.with_traceback(None)
+                    self.refusal = with_traceback(error, None)
             return
         # With a given chunk size, only whole chunks are read while there are any.
         step = self.unclaimed.size if self.fixed else 1
@@ -158,7 +159,7 @@ class MapRun:
                 if piece is not None:
                     return piece
                 if self.fate is not None and not (position in self.under_way if self.ordered else self.under_way):
-                    raise CancelledError if isinstance(self.fate, CancelledError) else self.fate
+                    raise CancelledError if issubclass(type(self.fate), CancelledError) else self.fate
                 if now >= limit:
                     break
                 self.wanted, self.bell = position, allocate_lock()
@@ -194,7 +195,7 @@ class MapRun:
                     return True
         except RuntimeError as error:
             # Without its traceback, which holds this map.
-            self.refusal = error.with_traceback(None)
+            self.refusal = with_traceback(error, None)
         finally:
             self.submitter = None
         return False
@@ -414,7 +415,7 @@ class MapRun:
                 ready[start] = values
         else:
             for position, value in enumerate(values, start):
-                ready[position] = value.error if isinstance(value, Failure) else [value]
+                ready[position] = value.error if type(value) is Failure else [value]
         if self.wanted in ready:
             self._ring()
 

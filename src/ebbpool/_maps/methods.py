@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator, ItemsView, Iterable, Iterator, 
 from concurrent.futures import Executor
 from itertools import chain, repeat
 from math import inf
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ebbpool._checks import NoCopy, time_limit, whole_or_none
+from ebbpool._clock import perf_counter
 from ebbpool._maps import streams
 from ebbpool._maps.delayed import OnError, ScheduledTask
 from ebbpool._maps.map_run import MapRun
@@ -61,7 +61,7 @@ def _hand_out(
                 return
             # No local variable may keep an error that has been raised: its traceback may hold the iterator, a cycle.
             piece = run.next_piece(handed, limit)
-            if isinstance(piece, list):
+            if type(piece) is list:
                 handed += len(piece)
                 piece.reverse()
                 turns = repeat(piece, len(piece))

@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from ebbpool._checks import NoCopy, whole
 from ebbpool._core.accel import wait_counted
+from ebbpool._errors import trimmed
 from ebbpool._pool import lifecycle
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class Channel:
                 _close(values)
         except BaseException as caught:
             # Without this frame, which holds the channel that holds the error.
-            error = caught.with_traceback(caught.__traceback__ and caught.__traceback__.tb_next)
+            error = trimmed(caught)
             if self.left:
                 LOGGER.exception("exception in a generator whose consumer has left")
         finally:

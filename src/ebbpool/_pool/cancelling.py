@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from math import inf
-from time import monotonic
 
+from ebbpool._clock import monotonic
 from ebbpool._core.accel import current_scope
 
 deadlines_elsewhere: list[Callable[[], float]] = []

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from dataclasses import dataclass
 from math import inf
-from time import monotonic
 from typing import Any
 
+from ebbpool._clock import monotonic
 from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker
 from ebbpool._core.waits import here
+from ebbpool._errors import with_traceback
 from ebbpool._interpreter import GIL_ENABLED, available_cpus
 from ebbpool._pool import lifecycle
 from ebbpool._pool.admission import Admission, Overload
@@ -351,7 +352,7 @@ class Crew:
                     interruption = self.start(False)
                 except (RuntimeError, MemoryError) as error:
                     # Without its frames, which hold this crew.
-                    self._refusal = error.with_traceback(None)
+                    self._refusal = with_traceback(error, None)
                 else:
                     left -= 1
                     if interruption is not None:

@@ -131,6 +131,7 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
                 continue
             if self._when_full == "caller_runs" or self._pool.runs_here():
                 perform(future)
+                del future  # breaks a cycle; see `perform`
                 return
             refusal = self._push_after_waiting(future, first, again)
             again = True

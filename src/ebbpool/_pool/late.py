@@ -10,9 +10,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
-from time import monotonic
 from typing import Any
 
+from ebbpool._clock import monotonic
 from ebbpool._core.accel import LAGS, SPELL, SPELLS, Mailbox
 from ebbpool._frames import stacks
 from ebbpool._pool.census import LITTLE, clocks_of
@@ -96,7 +96,7 @@ def late_loops(now: float, limit: float) -> tuple[list[tuple[threading.Thread, f
     oldest = 0.0
     for thread, mailbox, runs in _alive():
         # In this order: when it was rung is written before it rings.
-        if not mailbox.ringing or (rung := mailbox.rung) == _told.get(mailbox) or not runs():
+        if mailbox.rings == mailbox.come or (rung := mailbox.rung) == _told.get(mailbox) or not runs():
             continue
         seconds = now - rung
         if seconds >= limit:

@@ -10,9 +10,9 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from itertools import chain, count
-from time import monotonic
 from typing import Any, Final
 
+from ebbpool._clock import monotonic
 from ebbpool._core.accel import orphans
 from ebbpool._core.waits import here
 from ebbpool._interpreter import daemon_threads

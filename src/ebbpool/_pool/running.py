@@ -9,11 +9,11 @@ from collections.abc import Container, Iterator
 from contextlib import _GeneratorContextManager
 from contextvars import Context
 from dataclasses import dataclass
-from time import monotonic
 from types import CodeType, GeneratorType, ModuleType
 from typing import Any, Final, TextIO
 
 from ebbpool._checks import text_file
+from ebbpool._clock import monotonic
 from ebbpool._core.accel import Pool
 from ebbpool._frames import stacks as stacks_of
 from ebbpool._pool import lifecycle

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import Context
-from time import monotonic
 from typing import Any
 
 from ebbpool._checks import whole
+from ebbpool._clock import monotonic
 from ebbpool._interpreter import daemon_threads
 
 # Re-entrant: the garbage collector may run a finaliser inside `start` that starts a worker of another pool.

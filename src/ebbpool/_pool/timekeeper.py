@@ -10,9 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
-from time import monotonic, process_time
+from time import process_time
 from typing import NamedTuple, Protocol
 
+from ebbpool._clock import monotonic
 from ebbpool._core.accel import KeeperCore
 from ebbpool._core.waits import here
 from ebbpool._pool.threads import WorkerThread

@@ -20,6 +20,7 @@ from multiprocessing.connection import wait
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
+from ebbpool._clock import monotonic
 from ebbpool._frames import stacks
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
 from ebbpool._prefork.watchdog import Limits
@@ -117,7 +118,7 @@ class Child:
             self._leave()
             patient: Any = server
             if hasattr(patient, "shutdown_timeout"):
-                left = max(0.0, self._deadline - time.monotonic()) * PATIENCE
+                left = max(0.0, self._deadline - monotonic()) * PATIENCE
                 limit = patient.shutdown_timeout
                 if left < math.inf and (limit is None or left < limit):
                     patient.shutdown_timeout = left
@@ -133,10 +134,10 @@ class Child:
         """Listen to the parent and send the signs of life, until the stop; then run the callbacks, in this thread."""
         told = -1
         warned = False
-        silent_since = time.monotonic()
+        silent_since = monotonic()
         while not any(map(self._must_stop, wait([self._line, self._signals.ear], self._interval))):
             turns = self._turns
-            now = time.monotonic()
+            now = monotonic()
             if turns == 0 or turns != told:
                 told, silent_since, warned = turns, now, False
                 self._tell(BEAT)
@@ -166,7 +167,7 @@ class Child:
 
     def _end_late(self) -> None:
         """End this process at the deadline: if the parent is gone, no other process would."""
-        while (left := self._deadline + LAST_WORD - time.monotonic()) > 0:
+        while (left := self._deadline + LAST_WORD - monotonic()) > 0:
             time.sleep(min(left, LONGEST_WAIT))
         log(logging.ERROR, "child_overdue", number=self.number, seconds=self._limits.graceful_timeout)
         flush_or_discard(sys.stdout, sys.stderr)
@@ -175,7 +176,7 @@ class Child:
     def _leave(self) -> None:
         # If two threads get here at once, both do the same.
         if not self.stopping.is_set():
-            self._deadline = time.monotonic() + self._limits.graceful_timeout
+            self._deadline = monotonic() + self._limits.graceful_timeout
             self.stopping.set()
             self._tell(LEAVING)
             self._signals.note(signal.SIGTERM)

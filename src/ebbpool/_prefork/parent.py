@@ -7,13 +7,13 @@ import logging
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Final
 
+from ebbpool._clock import monotonic
 from ebbpool._prefork.child import LEAVING, LONGEST_WAIT, READY, log
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
 from ebbpool._prefork.template import Template, Work
@@ -56,7 +56,7 @@ class Parent:
         """Run until every child is gone; return the exit status."""
         try:
             self._signals.install()
-            self._watchdog.tick(time.monotonic())
+            self._watchdog.tick(monotonic())
             while self._watchdog.status is None:
                 self._turn()
             return self._watchdog.status
@@ -76,7 +76,7 @@ class Parent:
             template.forsake()
 
     def _turn(self) -> None:
-        timeout = min(LONGEST_WAIT, max(0.0, self._watchdog.due() - time.monotonic()))
+        timeout = min(LONGEST_WAIT, max(0.0, self._watchdog.due() - monotonic()))
         if any(child.ended is not None for child in self._processes.values()):
             timeout = 0.0
         sources: list[Any] = [self._signals.ear]
@@ -90,7 +90,7 @@ class Parent:
         # What has been said is read before `tick` decides which children have been silent for too long.
         for serial, child in list(self._processes.items()):
             self._hear(serial, child)
-        self._watchdog.tick(time.monotonic())
+        self._watchdog.tick(monotonic())
         used = [child.template for child in self._processes.values()]
         for template in self._templates[:-1]:
             if template not in used:
@@ -111,7 +111,7 @@ class Parent:
 
     def _hear(self, serial: int, child: _Process) -> None:
         """Tell the watchdog what a child has said, and that it is gone, or was never there."""
-        now = time.monotonic()
+        now = monotonic()
         tell = {READY: self._watchdog.ready, LEAVING: self._watchdog.leaving}
         if child.line and child.pid is not None:
             with contextlib.suppress(BlockingIOError):

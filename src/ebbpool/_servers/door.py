@@ -11,9 +11,9 @@ import socket
 import sys
 from collections.abc import Callable
 from math import inf
-from time import monotonic
 from typing import Any, Final
 
+from ebbpool._clock import monotonic
 from ebbpool._stdio import Bell
 
 LOGGER: Final = logging.getLogger("ebbpool.socketserver")

@@ -7,9 +7,9 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from time import monotonic
 from typing import Any
 
+from ebbpool._clock import monotonic
 from ebbpool._errors import QueueFull
 from ebbpool._frames import stacks
 from ebbpool._servers.door import Complaint

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from time import monotonic, sleep
+from time import sleep
 
+from ebbpool._clock import monotonic
 from ebbpool._frames import is_joined
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread

@@ -8,9 +8,9 @@ import select
 import socket
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 from typing import Any, Final
 
+from ebbpool._clock import monotonic
 from ebbpool._top.processes import Attached, Failed
 from ebbpool._unix import peer
 

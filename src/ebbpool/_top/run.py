@@ -10,10 +10,10 @@ import shutil
 import signal
 import socket
 import sys
-import time
 from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from ebbpool._clock import monotonic
 from ebbpool._top.client import LATE, Client
 from ebbpool._top.processes import PREPARE, Attached, Failed, everyone, find, printable, stacks_from_outside
 from ebbpool._version import __version__
@@ -134,24 +134,24 @@ def _live(client: Client, console: Console) -> int:
     from ebbpool._top.view import KEYS, Model, screen
 
     model = Model(client.hope)
-    following = looked = time.monotonic()
+    following = looked = monotonic()
     keyboard = sys.stdin.fileno()
     with left_by_signals(), ExitStack() as terminal:
         live = terminal.enter_context(taken(console, keyboard))
         while True:
-            if time.monotonic() >= following and not client.silent:
+            if monotonic() >= following and not client.silent:
                 client.ask(stacks=model.opened is not None and not model.over)
-                following = time.monotonic() + INTERVAL
+                following = monotonic() + INTERVAL
             snapshot = client.take()
             if snapshot is not None:
                 model.update(snapshot)
             model.silent = client.silent
-            if model.snapshot is None and client.silent >= LATE and time.monotonic() >= looked:
-                looked = time.monotonic() + INTERVAL
+            if model.snapshot is None and client.silent >= LATE and monotonic() >= looked:
+                looked = monotonic() + INTERVAL
                 model.waiting = "\n".join([client.hope, *stacks_from_outside(client.pid)])
             live.update(screen(model, console.width, console.height), refresh=True)
             # With an answer outstanding the seconds without one are counted.
-            left = following - time.monotonic() if not client.silent else 0.25
+            left = following - monotonic() if not client.silent else 0.25
             for key in keys_pressed(keyboard, client.waits_for(), min(left, INTERVAL)):
                 if key == "quit":
                     return 0
