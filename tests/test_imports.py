@@ -71,7 +71,7 @@ IMPORTS: dict[str, set[str]] = {
     "dask": {"_checks", "_core", "_dask", "executor", "lane"},
     "_servers": {"_clock", "_stdio", "_checks", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_core", "_pool", "_replacements", "executor"},
-    "fastthreadpool": {"_clock", "_checks", "_core", "_maps", "_pool", "executor", "sync"},
+    "fastthreadpool": {"_clock", "_errors", "_checks", "_core", "_maps", "_pool", "executor", "sync"},
     "celery": {"executor"},
     "django": {"executor"},
     "gunicorn": {"_errors", "_http", "_servers", "executor"},

@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -24,6 +23,7 @@ from ebbpool import sync
 from ebbpool._checks import optional_callable, time_limit, whole
 from ebbpool._clock import monotonic
 from ebbpool._core.accel import Future
+from ebbpool._errors import traceback_of, written
 from ebbpool._maps.delayed import ScheduledTask
 from ebbpool._pool.cancelling import cancelled
 from ebbpool.executor import AdaptiveExecutor
@@ -338,9 +338,9 @@ class Pool:
 
     def _fail(self, job_id: int | None, error: BaseException, args: Any, kwargs: dict[str, Any]) -> None:
         if self._log_level and self._log_level <= logging.ERROR:
-            LOGGER.error("Exception in a job:", exc_info=error)
+            LOGGER.error("Exception in a job:", exc_info=(type(error), error, traceback_of(error)))
         entry: list[Any] = [] if job_id is None else [job_id]
-        entry.append("".join(traceback.format_exception(error)) if self._exc_stack else error)
+        entry.append(written(error) if self._exc_stack else error)
         if self._exc_args:
             entry += args, kwargs
         if self._failed_callback is not None:
