@@ -1,6 +1,6 @@
 """Runs CPython's own tests of thread pools and futures on ebbpool.
 
-    python tests/conformance/run.py [-k PATTERN] [-v] [--control] [--cluster] [--lib DIR]
+    python tests/conformance/run.py [-k PATTERN] [-v] [--control] [--cluster]
 
 The interpreter that runs this file is the one whose tests are run, and ebbpool has to be installed for it.
 What is run are the thread suites of `test.test_concurrent_futures` and those parts of `test.test_asyncio`
@@ -11,10 +11,9 @@ test that was to meet our executor or server and never made one, or that made on
 failure, too: so a run cannot pass by testing the standard library.
 
 `--control` runs the same tests through the same machinery with the standard library's own classes; what
-fails there is the interpreter's or the harness's doing. `--lib` names the Lib folder of a CPython (a source
-tree, or another installation of the same version) to take `test_concurrent_futures` from where the
-interpreter ships none. `--cluster` puts `ebbpool.dask.ClusterExecutor` in, over a cluster of one worker process
-(`on_cluster.py`), and runs what CPython has for executors, but for what `not_applicable.py` lists for clusters.
+fails there is the interpreter's or the harness's doing. `--cluster` puts `ebbpool.dask.ClusterExecutor` in, over a
+cluster of one worker process (`on_cluster.py`), and runs what CPython has for executors, but for what
+`not_applicable.py` lists for clusters.
 
 The exit status is 0 only if everything applicable passed, 1 if something failed, 2 if nothing could be run.
 An interpreter that ships none of the suites has nothing applicable: that is said loudly, and is no failure.
@@ -107,12 +106,9 @@ def stop_with_children(process: subprocess.Popen[bytes]) -> None:
 def shipped(options: argparse.Namespace) -> tuple[list[Suite], list[str]]:
     """Return the suites that this interpreter ships, and a line for each kind that it does not ship."""
     try:
-        package = importlib.import_module("test")
         importlib.import_module("test.support")
     except ImportError as error:
         return [], [f"the package test with its suites: not shipped ({error})"]
-    if options.lib:
-        package.__path__.append(os.path.join(options.lib, "test"))
     missing: list[str] = []
     found: list[Suite] = []
     for name, there in (
@@ -144,13 +140,9 @@ def parse() -> argparse.Namespace:
     add("-v", "--verbose", action="store_true", help="name every test and print what the suites wrote")
     add("--control", action="store_true", help="run the standard library's own classes instead")
     add("--cluster", action="store_true", help="run the suites of executors on one over a Dask cluster")
-    add("--lib", type=os.path.abspath, metavar="DIR", help="a CPython Lib folder for suites that the interpreter lacks")
     add("--timeout", type=float, default=120.0, metavar="S", help="seconds per test (120)")
     add("--suite-timeout", type=float, default=900.0, metavar="S", help="seconds per suite (900)")
-    options = parser.parse_args()
-    if options.lib and not os.path.isdir(os.path.join(options.lib, "test")):
-        parser.error(f"--lib {options.lib}: there is no folder 'test' in it")
-    return options
+    return parser.parse_args()
 
 
 def print_list(title: str, lines: Iterable[str]) -> None:

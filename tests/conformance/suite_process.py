@@ -13,7 +13,6 @@ import functools
 import importlib
 import inspect
 import json
-import os
 import sys
 import threading
 import time
@@ -163,8 +162,6 @@ def main(task: dict[str, Any]) -> None:
     """Run one suite as `run.py` describes it; write what came of it to `report`."""
     suite = Suite(**task["suite"])
     counts = Counts(Path(task["scripts"]))
-    if task["lib"]:
-        importlib.import_module("test").__path__.append(os.path.join(task["lib"], "test"))
     executor_type, future_type = classes_under_test(control=task["control"], cluster=task["cluster"])
     substitution: Substitution | ServerSubstitution = Substitution(
         executor_type if suite.executor else None, future_type if suite.future else None, counts
