@@ -94,8 +94,10 @@ def test_what_was_accepted_and_has_not_begun(feature: str, ending: str, caplog: 
                 FEATURES[feature](pool)()
         gate.open()
         assert outcome_of(wait) == ENDINGS[ending]
+    told = [(record.levelname, record.exc_info and record.exc_info[0]) for record in caplog.records]
+    assert told == ([("CRITICAL", Boom)] if ending == "broken" else [])
     if ending == "broken":
-        with pytest.raises(BrokenThreadPool):
+        with pytest.raises(BrokenThreadPool, match="initializer failed"):
             FEATURES[feature](pool)()
     del wait
     gc.collect()

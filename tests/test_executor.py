@@ -8,7 +8,6 @@ import logging
 import re
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from concurrent.futures.thread import BrokenThreadPool
 
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
@@ -17,7 +16,6 @@ from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, event
 from support.loops import fail
 from support.model import ExecutorModel, profile
 
-import ebbpool
 from ebbpool import AdaptiveExecutor
 
 
@@ -116,32 +114,6 @@ def test_cancelling_a_queued_task_tells_the_waiters_at_once() -> None:
         with pytest.raises(CancelledError):
             future.result(timeout=0)
     assert ran == []
-
-
-def test_a_failing_initializer_breaks_the_pool(caplog: pytest.LogCaptureFixture) -> None:
-    gate = Gate()
-
-    def initialize() -> None:
-        gate()
-        fail(Boom("initializer"))
-
-    with caplog.at_level(logging.CRITICAL, "concurrent.futures"), AdaptiveExecutor(1, "", initialize) as pool, gate:
-        assert not pool._broken
-        futures = [pool.submit(int) for _ in range(3)]
-        gate.await_begun()
-        gate.open()
-        for future in futures:
-            with pytest.raises(BrokenThreadPool, match="initializer failed"):
-                future.result(TIMEOUT)
-        with pytest.raises(BrokenThreadPool, match="initializer failed"):
-            pool.submit(int)
-        assert pool._broken
-        assert pool._work_queue.qsize() == 0
-    records = [record for record in caplog.records if record.name == "concurrent.futures"]
-    assert [record.getMessage() for record in records] == ["Exception in initializer:"]
-    assert records[0].levelno == logging.CRITICAL
-    assert records[0].exc_info is not None and records[0].exc_info[0] is Boom
-    assert ebbpool.BrokenThreadPool is BrokenThreadPool
 
 
 @pytest.mark.parametrize("error", [Boom("finalizer"), SystemExit(3)])

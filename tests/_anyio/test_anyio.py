@@ -27,11 +27,6 @@ class Base(BaseException):
 
 
 @pytest.mark.anyio
-async def test_it_returns_what_the_function_returns(any_way: Way) -> None:
-    assert await any_way.run_sync(divmod, 17, 5) == (3, 2)
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("kind", [Boom, Base, concurrent.futures.CancelledError])
 async def test_it_raises_what_the_function_raises(any_way: Way, kind: type[BaseException]) -> None:
     error = kind("on purpose")

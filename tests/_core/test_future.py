@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import logging
 import re
@@ -11,7 +10,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError, InvalidStateError
+from concurrent.futures import CancelledError, InvalidStateError
 from types import ModuleType
 from typing import Any
 
@@ -312,38 +311,10 @@ def test_delayed_calls_tell_only_their_own_listeners() -> None:
         assert first.cancel() and told == [second, second, first]
 
 
-@pytest.fixture(params=[("ours", "ours"), ("ours", "theirs"), ("theirs", "ours")])
-def pair(request: pytest.FixtureRequest, core: ModuleType) -> tuple[Any, ...]:
-    """Two pending futures, at least one of them ours."""
-    return tuple(core.Future() if whose == "ours" else concurrent.futures.Future() for whose in request.param)
-
-
-def no_waiters(*futures: Any) -> bool:
-    return all(len(future._waiters) == 0 for future in futures)
-
-
 def cancel(future: Any) -> None:
     """Cancel, and tell the waiters, as the executor does that owns the future."""
     assert future.cancel()
     assert not future.set_running_or_notify_cancel()
-
-
-@pytest.mark.parametrize(
-    ("return_when", "timeout"), [(ALL_COMPLETED, 0), (FIRST_EXCEPTION, -1), (FIRST_COMPLETED, 0.001)]
-)
-def test_waits_that_time_out_leave_no_waiter(pair: tuple[Any, ...], return_when: str, timeout: float) -> None:
-    first, second = pair
-    done = concurrent.futures.wait([first, second], timeout=timeout, return_when=return_when)
-    assert done == (set(), {first, second})
-    assert no_waiters(first, second)
-    first.set_result(1)
-    completed = concurrent.futures.as_completed([first, second], timeout=timeout)
-    assert next(completed) is first
-    with pytest.raises(TimeoutError, match=r"1 \(of 2\) futures unfinished"):
-        next(completed)
-    assert no_waiters(first, second)
-    second.set_exception(Boom())
-    assert concurrent.futures.wait([first, second], timeout=0) == ({first, second}, set())
 
 
 def test_a_future_that_finishes_while_its_condition_is_held_tells_the_waiter(core: ModuleType) -> None:
@@ -388,20 +359,3 @@ def test_a_signal_interrupts_a_wait_for_the_result(
     assert len(future._waiters) == 0
     future.set_result("after")
     assert future.result(TIMEOUT) == "after"
-
-
-def test_wrap_future_passes_cancellation_on_both_ways(core: ModuleType) -> None:
-    async def main() -> None:
-        inner, outer = core.Future(), core.Future()
-        wrapped = asyncio.wrap_future(inner)
-        inner.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(wrapped, TIMEOUT)
-        wrapped = asyncio.wrap_future(outer)
-        wrapped.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await wrapped
-        await asyncio.sleep(0)
-        assert outer.cancelled()
-
-    asyncio.run(main())

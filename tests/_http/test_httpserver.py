@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import shutil
 import socket
 import socketserver
-import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -237,25 +234,6 @@ def test_httpx_from_many_threads_with_bodies_of_all_sizes() -> None:
 
         with ThreadPoolExecutor(8) as threads:
             assert all(threads.map(ask, range(8)))
-
-
-def curl(*arguments: str) -> bytes:
-    command = ["curl", "--silent", "--show-error", "--noproxy", "*", "--max-time", str(TIMEOUT), *arguments]
-    return subprocess.run(command, capture_output=True, check=True, timeout=2 * TIMEOUT).stdout
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl(tmp_path: Path) -> None:
-    body = tmp_path / "body"
-    body.write_bytes(b"0123456789" * 300_000)
-    with serving(Echo) as server:
-        assert curl(url(server, "/a"), url(server, "/b"), url(server, "/c")) == b"/a/b/c"
-        assert curl("--http1.0", url(server, "/a")) == b"/a"
-        assert curl("--head", url(server)).startswith(b"HTTP/1.1 200 OK\r\n")
-        assert curl("--data-binary", f"@{body}", url(server)) == body.read_bytes()
-        expecting = curl("--header", "Expect: 100-continue", "--data-binary", f"@{body}", url(server))
-        assert expecting == body.read_bytes()
-        assert curl("--http2", url(server, "/a"), url(server, "/b")) == b"/a/b"
 
 
 # How it ends: at once where nothing is under way, in order where something is.

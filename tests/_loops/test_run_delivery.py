@@ -10,15 +10,12 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import hypothesis
 import pytest
-from hypothesis import strategies
 from support.common import TIMEOUT, Boom, Gate, Thing, eventually, gone, no_collector, wait_for_idle
-from support.loops import Loops, Report, Reports, behind, fail, on_every_loop, turns, until
+from support.loops import Loops, Reports, behind, fail, on_every_loop, turns, until
 from support.seams import core, gil_enabled, running_part
 
 from ebbpool import AdaptiveExecutor
@@ -349,104 +346,6 @@ async def test_cancelled_calls_do_not_fill_the_queue() -> None:
             assert (pool.stats().queued, pool.stats().cancelled) == (3, 1000)
             gate.open()
             assert await asyncio.gather(*kept) == [0, 1, 2]
-
-
-@dataclass(eq=False)
-class Call:
-    """A call and the task that awaits it, with what is to become of both; the task has no outcome while it lives."""
-
-    fails: bool
-    state: str = "queued"
-    outcome: str = ""
-    gate: Gate = field(default_factory=Gate)
-    task: Any = None
-
-    def __call__(self) -> None:
-        self.gate()
-        if self.fails:
-            raise Boom
-
-    def cancel(self) -> None:
-        assert self.task.cancel()
-        self.outcome = "cancelled"
-        if self.state == "queued":
-            self.state = "dropped"
-
-    def finish(self) -> None:
-        self.state = "ended"
-        self.outcome = self.outcome or ("failed" if self.fails else "returned")
-        self.gate.open()
-
-
-@hypothesis.settings(max_examples=30, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-@hypothesis.given(
-    data=strategies.data(), workers=strategies.integers(1, 2), max_queue=strategies.sampled_from([None, 1, 2])
-)
-def test_tasks_cancelled_at_any_time(
-    loops: Loops, data: strategies.DataObject, workers: int, max_queue: int | None
-) -> None:
-    """Start tasks, cancel them, let calls end, in any order: a model knows what runs, and what is reported.
-
-    Each example has a loop of its own: pytest-asyncio would run all on one, where one may be in the way of the next.
-    """
-    reports: list[Report] = []
-    calls: list[Call] = []
-
-    def those(state: str) -> list[Call]:
-        return [call for call in calls if call.state == state]
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, report: reports.append(report))
-        pool = AdaptiveExecutor(workers, max_queue=max_queue)
-
-        async def work(call: Call) -> None:
-            await pool.run(call)
-
-        def settled() -> bool:
-            stats = pool.stats()
-            return (
-                all(call.gate.peak == (call.state in ("running", "ended")) for call in calls)
-                and (stats.running, stats.cancelled) == (len(those("running")), len(those("dropped")))
-                and stats.submitted - stats.cancelled - stats.queued == len(those("running")) + len(those("ended"))
-                and (stats.queued == len(those("queued")) or max_queue is not None)
-                and len(reports) == sum(call.fails and call.outcome == "cancelled" for call in those("ended"))
-                and all(bool(call.outcome) == call.task.done() for call in calls)
-            )
-
-        async def settle() -> None:
-            for call in those("queued")[: workers - len(those("running"))]:
-                call.state = "running"
-            # Tasks that have been started begin.
-            await asyncio.sleep(0)
-            await until(settled, f"{calls}, {pool.stats()}")
-
-        try:
-            for _ in range(data.draw(strategies.integers(1, 16), "steps")):
-                steps = [("start", -1)]
-                steps += [("cancel", place) for place, call in enumerate(calls) if not call.outcome]
-                steps += [("finish", place) for place, call in enumerate(calls) if call.state == "running"]
-                step, place = data.draw(strategies.sampled_from(steps), "step")
-                if step == "start":
-                    calls.append(Call(data.draw(strategies.booleans(), "fails")))
-                    calls[-1].task = asyncio.ensure_future(work(calls[-1]))
-                else:
-                    getattr(calls[place], step)()
-                await settle()
-            while running := those("running"):
-                running[0].finish()
-                await settle()
-        finally:
-            for call in calls:
-                call.gate.open()
-            await asyncio.gather(*[call.task for call in calls], return_exceptions=True)
-            pool.shutdown(wait=False)
-            await until(lambda: pool.stats().workers == 0)
-        for call in calls:
-            failed = not call.task.cancelled() and call.task.exception() is not None
-            assert (call.task.cancelled(), failed) == (call.outcome == "cancelled", call.outcome == "failed")
-
-    loops(main)
-    assert all(type(report["exception"]) is Boom for report in reports)
 
 
 class Struck(asyncio.SelectorEventLoop):

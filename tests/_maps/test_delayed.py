@@ -74,17 +74,6 @@ def test_any_delay() -> None:
         assert not any(future.done() for future in far)
 
 
-def test_one_thread_keeps_the_time_of_all_calls() -> None:
-    pools = [AdaptiveExecutor() for _ in range(3)]
-    before = set(threading.enumerate())
-    futures = [pools[index % 3].submit_later(LONG + index, print) for index in range(3000)]
-    new = {thread.name for thread in set(threading.enumerate()) - before}
-    assert new <= {"ebbpool-timekeeper"}
-    for pool in pools:
-        pool.shutdown()
-    assert all(future.cancelled() for future in futures)
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_cancelled_before_its_time_it_never_runs_and_lets_go_at_once(way: str) -> None:
     with timed_pool() as (pool, keeper):
@@ -444,26 +433,6 @@ def test_cancelled_between_two_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         assert pool.stats().delayed == 0
         assert keeper.advance(5.0) == inf
         assert (task.runs, task.active) == (1, False)
-
-
-def test_no_run_begins_after_cancel_has_returned() -> None:
-    """Cancelled at any moment of its beat, by another thread."""
-    with AdaptiveExecutor(4) as pool:
-        for round_number in range(100):
-            cancelled = threading.Event()
-            late: list[bool] = []
-
-            def run(late: list[bool] = late, cancelled: threading.Event = cancelled) -> None:
-                late.append(cancelled.is_set())
-
-            task = pool.schedule(0.0001, run, first=0)
-            eventually(lambda: len(late) > round_number % 5)  # noqa: B023  (used at once)
-            task.cancel()
-            assert pool.wait_idle(TIMEOUT)
-            cancelled.set()
-            count = len(late)
-            assert pool.submit_later(0.001, len, late).result(TIMEOUT) == count
-            assert task.runs <= count
 
 
 @pytest.mark.parametrize("ended", [True, False])

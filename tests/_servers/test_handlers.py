@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Background, Gate, Thing, collected, eventually, needs_stacks
-from support.server import doors, handling
+from support.server import handling
 
 from ebbpool import AdaptiveExecutor
 
@@ -40,17 +39,6 @@ class Refusing(Executor):
             raise self.error
         self.futures.append(Future())
         return self.futures[-1]
-
-
-def test_a_refusal_is_logged_once_a_second_at_most(caplog: pytest.LogCaptureFixture) -> None:
-    handlers = handling.Handlers(Refusing(RuntimeError("can't start new thread")), owned=False)
-    now = [1000.0]
-    handlers._refusals = doors.Complaint(logging.ERROR, "refused: %s", lambda: now[0])
-    for _ in range(2):
-        assert not any(handlers.submit(CLIENT, print) for _ in range(3))
-        now[0] += 1
-    again = "refused: can't start new thread"
-    assert caplog.messages == [again, f"{again} (3 times since this was last logged)"]
 
 
 def test_what_submit_raises_otherwise_is_raised_and_nothing_is_kept() -> None:

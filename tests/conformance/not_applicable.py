@@ -2,7 +2,7 @@
 
 A pattern is matched (`fnmatch`, case-sensitive) against ``Class.method``, so that one entry serves the
 interpreters that keep these tests in one module as well as those that keep them in a package. Everything that
-is not listed here has to pass. `run.py --stale` names the entries that no longer match any test.
+is not listed here has to pass. `run.py` names the entries that no longer match any test.
 """
 
 from __future__ import annotations

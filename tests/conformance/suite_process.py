@@ -1,4 +1,4 @@
-"""Runs one suite in a process of its own and reports each test, line by line, to a file.
+"""Runs one suite in a process of its own, and writes what came of it to a file.
 
 A process per suite keeps what is put in for one suite out of the next, and lets a hang end that suite alone.
 `run.py` starts it; it is not meant to be started by hand.
@@ -9,103 +9,68 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import faulthandler
+import functools
 import importlib
 import inspect
 import json
-import os
 import sys
 import threading
 import time
 import types
 import unittest
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import not_applicable
 from put_in import Counts, ServerSubstitution, Substitution
 from suites import ASYNCIO, Suite
 
 
-class Reporter(unittest.TestResult):
-    """Writes what happens to each test as one JSON object per line, and turns a hang into a dump and an exit.
+class Reporter(unittest.TextTestResult):
+    """Holds more against a test than it does itself, and turns a hang into a dump and an exit.
 
     A test fails as well if it leaves threads behind, if a thread of its dies of an exception, or if
     it was to be run with our executor and never made one.
     """
 
-    def __init__(self, report: IO[str], counts: Counts, *, every_test_meets_ours: bool, timeout: float):
-        super().__init__()
-        self._report = report
+    def __init__(self, *args: Any, counts: Counts, every_test_meets_ours: bool, timeout: float, **others: Any) -> None:
+        super().__init__(*args, **others)
         self._counts = counts
         self._every_test_meets_ours = every_test_meets_ours
         self._timeout = timeout
-        self._problems: list[tuple[str, str]] = []
         self._support: Any = importlib.import_module("test.support")
+        self._test: Any = None
+        self.times: dict[str, float] = {}
 
-    def tell(self, event: str, **details: object) -> None:
-        """Write one line to the report, at once: a process that dies must not take it along."""
-        self._report.write(json.dumps({"event": event, **details}) + "\n")
-        self._report.flush()
-
-    def trouble(self, text: str, outcome: str = "failed") -> None:
+    def trouble(self, text: str) -> None:
         """Hold something against the test that runs."""
-        self._problems.append((outcome, text))
+        self.failures.append((self._test, text))
+
+    def _told(self) -> int:
+        return len(self.failures) + len(self.errors) + len(self.skipped) + len(self.unexpectedSuccesses)
 
     def startTest(self, test: unittest.TestCase) -> None:
         super().startTest(test)
-        self._problems = []
-        self._before = self._counts.total()
-        self._strays = self._counts.strays
-        self.tell("start", test=short_id(test))
+        self._test = test
+        self._before = self._counts.total(), self._counts.strays, self._told()
         self._began = time.monotonic()
         faulthandler.dump_traceback_later(self._timeout, exit=True)
 
     def stopTest(self, test: unittest.TestCase) -> None:
         faulthandler.cancel_dump_traceback_later()
-        took = time.monotonic() - self._began
-        made = self._counts.total() - self._before
+        self.times[short_id(test)] = time.monotonic() - self._began
+        made, strays, told = self._before
         if self._support.environment_altered:
             self._support.environment_altered = False
-            self.trouble("left threads or processes behind (see its output)")
-        if not self._problems and self._every_test_meets_ours and not made:
+            self.trouble("left threads or processes behind")
+        if self._told() == told and self._every_test_meets_ours and self._counts.total() == made:
             self.trouble("never made the executor, the future or the server under test")
-        if self._counts.strays > self._strays:
+        if self._counts.strays > strays:
             self.trouble("made an executor or a server of the standard library's, not the one under test")
-        kinds = [kind for kind, _ in self._problems]
-        outcome = "failed" if "failed" in kinds else "skipped" if kinds else "passed"
-        text = "\n".join(text for kind, text in self._problems if kind == outcome)
-        self.tell("end", test=short_id(test), outcome=outcome, text=text, made=made, took=took)
         super().stopTest(test)
-
-    def addError(self, test: Any, err: Any) -> None:
-        super().addError(test, err)
-        self._note(test, "failed", self.errors[-1][1])
-
-    def addFailure(self, test: Any, err: Any) -> None:
-        super().addFailure(test, err)
-        self.trouble(self.failures[-1][1])
-
-    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
-        super().addSubTest(test, subtest, err)
-        if err is not None:
-            self.trouble(f"{subtest}\n{(self.failures + self.errors)[-1][1]}")
-
-    def addSkip(self, test: Any, reason: str) -> None:
-        super().addSkip(test, reason)
-        self._note(test, "skipped", reason)
-
-    def _note(self, test: Any, outcome: str, text: str) -> None:
-        """Note an outcome of the test; one outside any test (setUpModule) is reported as a test of its own."""
-        if isinstance(test, unittest.TestCase):
-            self.trouble(text, outcome)
-        else:
-            self.tell("end", test=str(test), outcome=outcome, text=text)
-
-    def addUnexpectedSuccess(self, test: Any) -> None:
-        super().addUnexpectedSuccess(test)
-        self.trouble("unexpected success")
 
 
 def short_id(test: unittest.TestCase) -> str:
@@ -194,43 +159,65 @@ def load(suite: Suite, substitution: Substitution | ServerSubstitution) -> list[
 
 
 def main(task: dict[str, Any]) -> None:
-    """Run one suite as `run.py` describes it."""
+    """Run one suite as `run.py` describes it; write what came of it to `report`."""
     suite = Suite(**task["suite"])
     counts = Counts(Path(task["scripts"]))
-    if task["lib"]:
-        importlib.import_module("test").__path__.append(os.path.join(task["lib"], "test"))
     executor_type, future_type = classes_under_test(control=task["control"], cluster=task["cluster"])
     substitution: Substitution | ServerSubstitution = Substitution(
         executor_type if suite.executor else None, future_type if suite.future else None, counts
     )
     if suite.servers:
         substitution = ServerSubstitution(suite.servers, counts, control=task["control"])
-    report = open(task["report"], "w", encoding="utf-8")  # noqa: SIM115
-    every = suite.executor or bool(suite.servers)
-    reporter = Reporter(report, counts, every_test_meets_ours=every, timeout=task["timeout"])
+    names: list[str] = []
+    chosen: list[unittest.TestCase] = []
+    left_out: Counter[str] = Counter()
+    matched: set[str] = set()
     try:
         tests = load(suite, substitution)
     except unittest.SkipTest as skip:
-        reporter.tell("end", test=suite.module, outcome="skipped", text=str(skip))
-        reporter.tell("finished")
-        return
-    reporter.tell("loaded", made=counts.total())
-    chosen: list[unittest.TestCase] = []
+        tests = []
+        left_out[f"skipped by CPython itself: {skip}"] += 1
     for test in tests:
         name = short_id(test)
         if not belongs(suite, test) or not fnmatchcase(f"{suite.name}::{name}", f"*{task['pattern'] or ''}*"):
             continue
-        entry = not_applicable.find(name, cluster=task["cluster"])
-        if entry is not None:
-            reporter.tell("end", test=name, outcome="not applicable", text=entry.reason, pattern=entry.pattern)
-        elif name not in task["done"]:
-            reporter.tell("end", test=name, outcome="chosen")
+        names.append(name)
+        if entry := not_applicable.find(name, cluster=task["cluster"]):
+            left_out[f"not applicable: {entry.reason}"] += 1
+            matched.add(entry.pattern)
+        else:
             chosen.append(test)
+    make = functools.partial(
+        Reporter,
+        counts=counts,
+        every_test_meets_ours=suite.executor or bool(suite.servers),
+        timeout=task["timeout"],
+    )
+    runner = unittest.TextTestRunner(sys.stdout, verbosity=2, resultclass=make)
+    reporter: Any = runner._makeResult()
     with dying_threads_told_to(reporter):
         unittest.TestSuite(chosen).run(reporter)
     if importlib.import_module("test.support").environment_altered:
-        reporter.tell("end", test="tearDownModule", outcome="failed", text="left threads or processes behind")
-    reporter.tell("finished")
+        reporter.trouble("left threads or processes behind")
+    skipped = {short_id(test): reason for test, reason in reporter.skipped}
+    left_out.update(f"skipped by CPython itself: {reason}" for reason in skipped.values())
+    for test in chosen:
+        if short_id(test) not in {*reporter.times, *skipped}:
+            reporter.failures.append((test, "it was chosen, but did not run"))
+    if {*reporter.times} - {*skipped} and not counts.total():
+        reporter.trouble("nothing of what is under test was made in all of the suite")
+    reporter.printErrors()
+    wrong = [test for test, _ in reporter.failures + reporter.errors] + reporter.unexpectedSuccesses
+    report = {
+        "ran": len({*reporter.times} - {*skipped}),
+        "failed": len({str(test) for test in wrong}),
+        "left out": left_out,
+        "made": counts.total(),
+        "matched": [*matched],
+        "stale": [pattern for pattern in suite.select if not any(fnmatchcase(name, pattern) for name in names)],
+        "times": reporter.times,
+    }
+    Path(task["report"]).write_text(json.dumps(report), "utf-8")
     if task["cluster"] and not task["control"]:
         importlib.import_module("on_cluster").client().close()
 

@@ -1,4 +1,4 @@
-"""A pytest plugin that puts ebbpool into somebody's test suite and writes down what became of each test.
+"""A pytest plugin that puts ebbpool into somebody's test suite and holds what becomes of each test against a stock run.
 
 It is loaded by ``-p put_in`` for the stock run, too: so both runs have the same tests with the same ids.
 """
@@ -10,15 +10,15 @@ import contextlib
 import importlib
 import importlib.util
 import json
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-TEXT = 4000
-"""Characters of a failure that are kept, from its end."""
+from suites import EXPECTED, SUITES, Expected, Suite
 
 DEFAULTS = ("asyncio", "uvloop")
 """The thread name prefixes of the executors that loops make for themselves."""
@@ -68,44 +68,74 @@ def after_init(kind: type, tell: Callable[[Any], None]) -> None:
 
 
 class Recorder:
-    """Writes one line of JSON per event; a process that dies leaves what it wrote."""
+    """Notes what became of each test: of the stock run in a file, which the run with ebbpool is compared with.
 
-    def __init__(self, path: Path, pools: Pools | None) -> None:
-        self.file = path.open("w", encoding="utf-8")
+    What fails stock may fail, and what `suites.py` expects must fail, as pytest's own strict xfail. Of all others,
+    none may be skipped or missing that was not before. What is wrong with the suite as a whole are `problems`.
+    """
+
+    def __init__(self, suite: Suite, path: Path, pools: Pools | None, whole: bool) -> None:
+        self.suite = suite
+        self.path = path
         self.pools = pools
+        self.whole = whole
+        self.outcomes: dict[str, str] = {}
+        self.wanted: dict[str, str] = {} if pools is None else json.loads(path.read_text("utf-8"))
+        self.problems: list[str] = []
         self.calls = 0
-        self.reports: list[pytest.TestReport] = []
+        self.reached: Counter[str] = Counter()
 
-    def tell(self, event: str, **details: object) -> None:
-        self.file.write(json.dumps({"event": event, **details}) + "\n")
-        self.file.flush()
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.tell("end", test=f"{report.nodeid} (collection)", outcome="failed", text=text_of(report), calls=0)
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.reports = []
-        self.tell("start", test=nodeid)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self.pools is None:
+            return
+        entries = [entry for entry in EXPECTED if fnmatchcase(self.suite.name, entry.suites)]
+        matched: set[Expected] = set()
+        for item in items:
+            found = [entry for entry in entries if fnmatchcase(item.nodeid, entry.pattern.replace("[", "[[]"))]
+            matched.update(found)
+            stock = self.wanted.get(item.nodeid)
+            if stock == "failed":
+                del self.wanted[item.nodeid]
+                item.add_marker(pytest.mark.xfail(reason="not ours: it fails stock", strict=False), append=False)
+            elif found and stock == "passed":
+                self.wanted[item.nodeid] = "xfailed"
+                item.add_marker(pytest.mark.xfail(reason=found[0].reason, strict=True), append=False)
+        if self.whole:
+            self.problems += [f"suites.py: {entry.pattern} matches no test" for entry in {*entries} - matched]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.reports.append(report)
+        outcome = "xfailed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
+        if outcome != "passed" and self.outcomes.get(report.nodeid) != "failed":
+            self.outcomes[report.nodeid] = outcome
+        self.outcomes.setdefault(report.nodeid, "passed")
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        bad = [report for report in self.reports if report.failed]
-        skipped = [report for report in self.reports if report.skipped]
-        outcome = "failed" if bad else "skipped" if skipped else "passed"
         before, self.calls = self.calls, self.pools.submitted() if self.pools else 0
-        text = "\n".join(text_of(report) for report in bad)
-        self.tell("end", test=nodeid, outcome=outcome, text=text, calls=self.calls - before)
+        # ``test_x[asyncio-1]`` is of the variants asyncio and 1.
+        variants = {*nodeid.partition("[")[2].removesuffix("]").split("-")} & {*self.suite.variants}
+        for variant in variants if self.outcomes[nodeid] == "passed" else ():
+            self.reached[variant] += self.calls - before
 
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        strangers = self.pools.strangers if self.pools else 0
-        self.tell("finished", status=int(exitstatus), calls=self.calls, strangers=strangers)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.pools is None:
+            self.path.write_text(json.dumps(self.outcomes), "utf-8")
+            return
+        for test, stock in self.wanted.items():
+            now = self.outcomes.get(test, "missing")
+            if now != stock and (now != "passed" or stock == "xfailed"):
+                self.problems.append(f"{test}: {now}; stock it was, or by suites.py it is to be, {stock}")
+        if self.whole:
+            self.problems += ["no call reached a pool of ebbpool's"] * (not self.calls)
+            self.problems += [f"{n} threads or pools took the place of ebbpool's" for n in [self.pools.strangers] if n]
+            for variant, calls in self.reached.items():
+                self.problems += [f"no call of a test with {variant} reached a pool of ebbpool's"] * (not calls)
+        if self.problems:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-
-def text_of(report: Any) -> str:
-    return f"({getattr(report, 'when', 'collect')})\n{report.longreprtext}"[-TEXT:]
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for problem in self.problems:
+            terminalreporter.write_line(f"PROBLEM {problem}")
+        terminalreporter.write_line(f"{self.calls} calls reached a pool of ebbpool's: {dict(self.reached)}")
 
 
 def loop_factories(ours: bool) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -138,29 +168,31 @@ def replace_loops_of_uvloops_tests() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ebbpool")
-    group.addoption("--put-in-way", required=True, choices=("anyio", "anyio-limited", "pytest-asyncio", "uvloop"))
+    group.addoption("--put-in-suite", required=True, choices=[suite.name for suite in SUITES])
     group.addoption("--put-in-side", required=True, choices=("stock", "ebbpool"))
     group.addoption("--put-in-record", required=True, type=Path, metavar="FILE")
+    group.addoption("--put-in-part", action="store_true", help="not all of the suite is run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    way = config.getoption("--put-in-way")
+    (suite,) = [suite for suite in SUITES if suite.name == config.getoption("--put-in-suite")]
     ours = config.getoption("--put-in-side") == "ebbpool"
     pools = Pools() if ours else None
-    if ours and way in ("anyio", "anyio-limited"):
+    if ours and suite.way in ("anyio", "anyio-limited"):
         import ebbpool
         from ebbpool.anyio import install
 
         pool = ebbpool.AdaptiveExecutor()
         cleaning = contextlib.ExitStack()
         cleaning.callback(pool.shutdown, timeout=30)
-        cleaning.enter_context(install(pool, keep_default_limiter=way == "anyio-limited"))
+        cleaning.enter_context(install(pool, keep_default_limiter=suite.way == "anyio-limited"))
         config.add_cleanup(cleaning.close)
-    elif ours and way == "uvloop":
+    elif ours and suite.way == "uvloop":
         replace_loops_of_uvloops_tests()
-    elif way == "pytest-asyncio":
+    elif suite.way == "pytest-asyncio":
         config.pluginmanager.register(LoopsForPytestAsyncio(ours))
-    config.pluginmanager.register(Recorder(config.getoption("--put-in-record"), pools))
+    whole = not config.getoption("--put-in-part")
+    config.pluginmanager.register(Recorder(suite, config.getoption("--put-in-record"), pools, whole))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -170,4 +202,4 @@ def pytest_report_header(config: pytest.Config) -> str:
     import ebbpool
 
     core = "compiled" if ebbpool.COMPILED else "plain"
-    return f"ebbpool {ebbpool.__version__}, {core} core, put in by way of {config.getoption('--put-in-way')}"
+    return f"ebbpool {ebbpool.__version__}, {core} core, put into {config.getoption('--put-in-suite')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import socketserver
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -54,25 +55,18 @@ def run_of(path: Path, **peers: Sequence[float]) -> Run:
 
 @contextmanager
 def talking(talk: Callable[[socket.socket], object]) -> Iterator[int]:
-    closing, threads = threading.Event(), list[threading.Thread]()
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            talk(self.request)
 
-    def accept() -> None:
-        while not closing.is_set():
-            connection, _ = listener.accept()
-            threads.append(threading.Thread(target=talk, args=(connection,)))
-            threads[-1].start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        accepting = threading.Thread(target=accept)
-        accepting.start()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
         try:
-            yield listener.getsockname()[1]
+            yield server.server_address[1]
         finally:
-            closing.set()
-            socket.create_connection(listener.getsockname()).close()
-            accepting.join()
-            for thread in threads:
-                thread.join()
+            server.shutdown()
+            serving.join()
 
 
 @contextmanager

@@ -102,13 +102,6 @@ def busy(path: str, line: str) -> None:
     note(path, line)
 
 
-def here_or_wait(pid: int, name: str) -> str:
-    """Wait at an event in a worker's thread; return at once elsewhere."""
-    if os.getpid() != pid or "Dask" in threading.current_thread().name:
-        wait_at(name)
-    return name
-
-
 class Fickle(Exception):
     """An error that cannot be pickled for another reason each."""
 

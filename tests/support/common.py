@@ -279,13 +279,6 @@ def gone(*references: weakref.ref[Any], pool: Any = None) -> None:
         eventually(freed, f"{reference} is freed")
 
 
-def is_freed(reference: weakref.ref[Any]) -> bool:
-    """Tell whether the object behind `reference` is freed; it is collected first where references are not counted."""
-    if not COUNTS_REFERENCES:
-        gc.collect()
-    return reference() is None
-
-
 def collected(*references: weakref.ref[Any]) -> None:
     """Wait until every object behind `references` is freed, by the cyclic garbage collector if not sooner."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
+from concurrent.futures import CancelledError, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,8 +41,6 @@ class Task:
     started: threading.Event = field(default_factory=threading.Event)
     handed: threading.Event = field(default_factory=threading.Event)
     runs: list[int] = field(default_factory=list)
-    callbacks: int = 0
-    called: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     wrong: list[str] = field(default_factory=list)
 
     def body(self, pool: AdaptiveExecutor) -> int:
@@ -57,11 +55,6 @@ class Task:
         if self.fails:
             raise Boom(self.number)
         return self.number
-
-    def watch(self, future: Future[Any]) -> None:
-        if future is not self.future or not future.done():
-            self.wrong.append(f"a callback got {future!r}")
-        self.called.release()
 
 
 class ExecutorModel(RuleBasedStateMachine):
@@ -141,7 +134,7 @@ class ExecutorModel(RuleBasedStateMachine):
                 return
 
     def finish(self, task: Task) -> None:
-        """The task's gate is open: see it end as the model says, with its callbacks and its parent."""
+        """The task's gate is open: see it end as the model says, with its parent."""
         assert task.future is not None
         if task.fails:
             with pytest.raises(Boom) as caught:
@@ -151,14 +144,8 @@ class ExecutorModel(RuleBasedStateMachine):
             assert task.future.result(timeout=PATIENCE) == task.number
         task.state = "failed" if task.fails else "completed"
         self.running.remove(task)
-        self.hear_callbacks(task)
         if task.parent is not None:
             self.finish(task.parent)
-
-    def hear_callbacks(self, task: Task) -> None:
-        while task.callbacks:
-            assert task.called.acquire(timeout=PATIENCE), f"a callback of task {task.number} was not called"
-            task.callbacks -= 1
 
     def count(self, *states: str) -> int:
         return sum(task.state in states for task in self.tasks)
@@ -257,30 +244,7 @@ class ExecutorModel(RuleBasedStateMachine):
             with pytest.raises(CancelledError):
                 task.future.result(timeout=0)
             assert wait([task.future], timeout=0).done == {task.future}
-            self.hear_callbacks(task)
             self.settle()
-
-    @precondition(lambda self: any(task.future is not None for task in self.tasks))
-    @rule(data=st.data())
-    def add_callback(self, data: st.DataObject) -> None:
-        task = data.draw(st.sampled_from([task for task in self.tasks if task.future is not None]))
-        assert task.future is not None
-        task.callbacks += 1
-        task.future.add_done_callback(task.watch)
-        if task.future.done():
-            self.hear_callbacks(task)
-
-    @precondition(lambda self: self.count("running", "queued", "blocked"))
-    @rule(data=st.data())
-    def wait_in_vain(self, data: st.DataObject) -> None:
-        pending = [task.future for task in (*self.running, *self.queue) if task.future is not None]
-        future = data.draw(st.sampled_from(pending))
-        with pytest.raises(TimeoutError):
-            future.result(timeout=0)
-        with pytest.raises(TimeoutError):
-            future.exception(timeout=0)
-        assert not wait(pending, timeout=0, return_when=FIRST_COMPLETED).done
-        assert self.pool.wait_idle(0) is False
 
     # The pool.
 
@@ -327,7 +291,6 @@ class ExecutorModel(RuleBasedStateMachine):
             for task in self.queue:
                 assert task.future is not None and task.future.cancelled()
                 task.state = "cancelled"
-                self.hear_callbacks(task)
             self.queue.clear()
             for parent in [task for task in self.running if task.child and task.child.state == "cancelled"]:
                 self.fail_parent(parent)
@@ -339,7 +302,6 @@ class ExecutorModel(RuleBasedStateMachine):
             parent.future.result(timeout=PATIENCE)
         parent.state = "failed"
         self.running.remove(parent)
-        self.hear_callbacks(parent)
 
     # What always holds.
 
@@ -355,7 +317,6 @@ class ExecutorModel(RuleBasedStateMachine):
             assert future.cancelled() == (task.state == "cancelled"), task
             assert future.done() == (task.state in ("completed", "failed", "cancelled")), task
             assert future.running() == (task.state in ("running", "blocked")), task
-            assert not task.called.acquire(blocking=False), f"a callback too many: {task}"
 
     @invariant()
     def figures_agree(self) -> None:
