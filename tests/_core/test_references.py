@@ -200,7 +200,7 @@ def test_an_error_of_a_call_in_the_submitters_thread_keeps_no_cycle(way: str) ->
         pool.submit(gate)
         gate.await_begun()
         reference = give(pool)
-        assert is_freed(reference)
+        assert reference() is None
         gate.open()
 
 
