@@ -133,9 +133,11 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
         """Check the attributes, make the pool, and listen; this raises what the mix-in's does."""
         self._limits  # noqa: B018 (checked here, so that a bad attribute is found now)
         super().server_activate()
-        if self._adopted and isinstance(self.server_address, tuple):
-            # What `server_bind` does besides binding, without the name service, for which no child should wait.
-            host, port = self.server_address[:2]
+        if self._adopted:
+            # What `server_bind` does besides binding, without the name service, for which no child should wait. The
+            # address of a Unix socket has no host and no port, but WSGI wants both.
+            address: Any = self.server_address
+            host, port = address[:2] if isinstance(address, tuple) else ("localhost", 80)
             self.server_name: str = socket.gethostname() if host in ("0.0.0.0", "::") else str(host)
             self.server_port: int = int(port)
             setup_environ = getattr(self, "setup_environ", None)

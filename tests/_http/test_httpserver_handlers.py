@@ -116,6 +116,26 @@ def greedy(environ: dict[str, Any], start_response: Callable[..., Any]) -> Itera
 def test_wsgi(there_already: bool) -> None:
     listener = socket.create_server(LOOPBACK)
     made: Any = Wsgi.from_socket(listener, QuietWsgi) if there_already else Wsgi(LOOPBACK, QuietWsgi)
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no Unix sockets")
+def test_wsgi_on_a_unix_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: dict[str, str] = {}
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        seen.update({name: environ[name] for name in ("SERVER_NAME", "SERVER_PORT", "REMOTE_ADDR")})
+        start_response("200 OK", [])
+        return [wsgiref.util.request_uri(environ).encode()]
+
+    made: Any = Wsgi.from_socket(socket.create_server("s", family=socket.AF_UNIX), QuietWsgi)  # type: ignore[arg-type]
+    with served(made) as server, socket.socket(socket.AF_UNIX) as client, client.makefile("rb") as file:
+        server.set_app(application)
+        client.settimeout(TIMEOUT)
+        client.connect("s")
+        client.sendall(b"GET /a HTTP/1.1\r\n\r\n")
+        assert file.read().endswith(b"\r\n\r\nhttp://localhost/a")
+        assert seen == {"SERVER_NAME": "localhost", "SERVER_PORT": "80", "REMOTE_ADDR": "unix"}
+
+
     with listener, served(made) as server:
         assert server.server_port == server.socket.getsockname()[1] and server.server_name
         server.set_app(application)
