@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import os
 import select
 import selectors
 import socket
@@ -240,6 +241,48 @@ def test_without_descriptors_the_longest_idle_connection_goes_first_and_the_slow
                 keeper.pass_time(frontdoor.GRACE + 0.1)
         assert not door.shed()
         assert keeper.end(reading) and keeper.end(filling)
+
+
+def test_connections_leave_descriptors_to_the_handlers() -> None:
+    pytest.importorskip("resource")
+    with porter() as keeper, Client(keeper.server) as idle, Client(keeper.server) as late:
+        assert keeper.answer(idle.get()).status == 200
+        keeper.hold(keeper.door.idle, 1)
+        keeper.until(lambda: keeper.door.reading.held)
+        with no_collector():
+            lowest = os.dup(0)
+            os.close(lowest)
+            keeper.door._most = lowest + 1
+            keeper.door.check_room()
+            keeper.door._most = lowest
+            with pytest.raises(OSError, match="Too many open files"):
+                keeper.door.check_room()
+        # What is idle goes, and then new clients have to wait; those that are here are served.
+        keeper.door._most = 0
+        with Client(keeper.server) as new:
+            new.get("/new")
+            assert keeper.end(idle)
+            assert keeper.answer(late.get("/late")).body == b"/late"
+            keeper.hold(keeper.door.idle, 1)
+            keeper.until(lambda: keeper.door._resume)
+            keeper.pass_time(pollers.BACK_OFF)
+            assert keeper.end(late)
+            keeper.until(lambda: keeper.door._resume)
+            keeper.door._most = math.inf
+            keeper.pass_time(pollers.BACK_OFF)
+            assert keeper.answer(new).body == b"/new"
+
+
+@pytest.mark.parametrize(
+    ("limit", "workers", "most"), [(1000, 100, 900), (1000, None, 744), (100, 100, 50), (-1, 100, math.inf)]
+)
+def test_how_many_descriptors_connections_may_take(
+    limit: int, workers: int | None, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    with porter(max_workers=workers) as keeper:
+        assert keeper.door._most == most
 
 
 def test_real_exhaustion_of_descriptors() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
+import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +21,9 @@ from ebbpool._http.framing import BadRequest, RequestLimits, response
 from ebbpool._servers.door import DRAINED, LOGGER, Complaint, Door, SelectorPoller, turn_away
 from ebbpool._stdio import Bell
 
+if sys.platform != "win32":
+    import resource
+
 TICK: Final = 0.25
 """Seconds between two looks at the clocks of connections, at most."""
 LINGER: Final = 2.0
@@ -26,6 +33,8 @@ GRACE: Final = 1.0
 MOST_BUFFERED: Final = 64 << 20
 """Once the bodies that are here take so many bytes, further requests go to a worker without waiting for theirs."""
 FIRST_READ: Final = 16384
+RESERVED: Final = 256
+"""Descriptors kept for as many workers, each of which may open one, if the server does not say how many there are."""
 
 
 @dataclass(eq=False)
@@ -72,6 +81,12 @@ class FrontDoor(Door):
         with self._lock:
             self._open = True
 
+        self.leaving = False
+        self._most = math.inf
+        if sys.platform != "win32":
+            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if most != resource.RLIM_INFINITY:
+                self._most = most - min(most // 2, self._host.max_workers or RESERVED)
     def shut(self) -> None:
         """End `open`: waiting connections stay as they are, those that workers have are closed after their turn."""
         with self._lock:
@@ -110,6 +125,15 @@ class FrontDoor(Door):
                 self._arm(connection)
 
     # Accepting.
+    def check_room(self) -> None:
+        """Raise `OSError` if a connection more would take a descriptor that a handler may need."""
+        if self._most < math.inf:
+            # A new descriptor has the lowest number that is free.
+            lowest = os.dup(self._bell.ear.fileno())
+            os.close(lowest)
+            if lowest >= self._most:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
 
     def take_in(self, request: Any, client_address: Any) -> None:
         """Read the first request of a connection that was accepted."""

@@ -244,6 +244,7 @@ class AdaptivePoolMixIn(_Base):
         try:
             for _ in range(most):
                 try:
+                    door.check_room()
                     accepted.append(self.get_request())
                     count += 1
                 except OSError as error:
