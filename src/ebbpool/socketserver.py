@@ -33,7 +33,6 @@ import os
 import socket
 import socketserver
 from http import HTTPStatus
-from time import monotonic
 from typing import Any
 
 from ebbpool._checks import seconds, whole
@@ -81,9 +80,17 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
     chunks, or with one that waits for ``100 Continue``, and those that change the protocol (``Upgrade``, ``CONNECT``).
     A connection of a TLS listener, or one that `handle_request` accepts, has a worker until it ends.
 
-    `server_close` also closes the connections between two requests. A request that is being read is read to its end,
-    and answered, unless the thread that runs `serve_forever` calls it. A connection whose request is answered from then
-    on is closed.
+    A response is as long as its ``Content-Length``: what a handler sends beyond that is dropped, and after one that
+    falls short, or does not say how long it is, the connection is closed. Clients whose requests the server refuses
+    itself are logged by the handler class's `log_error` and `log_request`, in the loop's thread, on an instance that
+    was not initialized.
+
+    After `shutdown` responses say ``Connection: close``. `server_close` also closes the connections between two
+    requests, a second later, as a client that was not told may be about to send one. A request that is being read is
+    read to its end, and answered. If the thread that runs `serve_forever` calls it, it waits for neither.
+
+    Connections leave one file descriptor to each worker, but take half of those that the process may have in any case.
+    Then those that are idle are closed, and if there are none, new ones have to wait.
 
     The attributes may be set on a class, or on a server before it serves. Those of `AdaptivePoolMixIn` apply, too.
 
@@ -198,12 +205,10 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
     def _refusal(self) -> bytes:
         return response(HTTPStatus.SERVICE_UNAVAILABLE, self._pause)
 
-    def _close_listener(self, patience: float | None) -> float | None:
-        begun = monotonic()
+    def _close_listener(self, patience: float | None) -> None:
         if self._loop.threads:
             self.shutdown()
         super()._close_listener(patience)
         if self._door is not None:
             # What has no handler yet is read to its end, and answered.
             self._door.close(0.0 if self._closing else patience)
-        return None if patience is None else max(0.0, patience - (monotonic() - begun))

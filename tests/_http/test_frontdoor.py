@@ -309,7 +309,7 @@ def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost() -> None:
     lent, client = socket.socketpair()
     with porter(Echo, made) as keeper, client, client.makefile("rb") as file:
         connection = connections.Connection.adopt(lent)
-        connection.limits, connection.address = keeper.server._limits, ("test", 0)
+        connection.door, connection.address = keeper.door, ("test", 0)
         connection.again = True
         client.sendall(b"GET /next HTTP/1.0\r\n\r\n")
         arm = made.arm
@@ -327,7 +327,7 @@ def test_a_connection_that_the_loop_must_watch_wakes_it() -> None:
     lent, client = socket.socketpair()
     with porter(Echo, pollers.SelectorPoller()) as keeper, client:
         connection = connections.Connection.adopt(lent)
-        connection.limits = keeper.server._limits
+        connection.door = keeper.door
         connection.again = True
         assert not wait_for(keeper.bell.ear, False, 0)
         keeper.door.give_back(connection)

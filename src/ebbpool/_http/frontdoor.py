@@ -57,7 +57,8 @@ class FrontDoor(Door):
     def __init__(self, host: Any, poller: SelectorPoller | None = None, clock: Callable[[], float] = monotonic) -> None:
         super().__init__(host, poller, clock)
         limits: RequestLimits = host._limits
-        self._limits = limits
+        self.limits = limits
+        self.leaving = False  # whether the server stops: then responses say that the connection ends
         self.reading = Room(limits.header_timeout)  # whose head has not come in full, new ones included
         self.filling = Room(limits.body_timeout)  # whose head has come, and whose body has not come in full
         self.idle = Room(limits.idle_timeout)  # between requests
@@ -88,10 +89,8 @@ class FrontDoor(Door):
             if most != resource.RLIM_INFINITY:
                 self._most = most - min(most // 2, self._host.max_workers or RESERVED)
     def shut(self) -> None:
-        """End `open`: waiting connections stay as they are, those that workers have are closed after their turn."""
-        with self._lock:
-            self._open = False
-        self._take_returned()
+        """End `open`: waiting connections stay as they are, and clients that are answered are told that it ends."""
+        self.leaving = True
         self._poller.forget(self._listener)
         self._poller.forget(self._bell.ear.fileno())
         self._listener = -1
@@ -143,7 +142,7 @@ class FrontDoor(Door):
             super().take_in(connection, client_address)
             return
         connection.address = client_address
-        connection.limits = self._limits
+        connection.door = self
         if self._enter(connection, self.reading):
             self._read(connection)
 
@@ -198,7 +197,7 @@ class FrontDoor(Door):
         if ready:
             self._leave(connection)
             self._poller.drop(connection)
-            connection.limit = self._limits.request_timeout
+            connection.limit = self.limits.request_timeout
             self._host._guarded(self._host.process_request, connection, connection.address)
             return
         room = self.reading if connection.head is None else self.filling
@@ -329,25 +328,28 @@ class FrontDoor(Door):
     def close(self, patience: float | None) -> None:
         """Close waiting connections, once requests that have begun to come have been read; while no loop runs.
 
-        That may take `patience` seconds; None for as long as the limits for clients allow.
+        A client that was not told of the end may be about to send a request: it has a moment for that. All may take
+        `patience` seconds; None for as long as the limits for clients, and the handlers, allow.
         """
         if self._closed:
             return
-        self._now = self._clock()
-        deadline = None if patience is None else self._now + patience
         self._closed = True
-        for connection in list(self.idle.held.values()):
-            self._read(connection)
-            if connection.room is self.idle:
-                self._drop(connection)
-        while True:
-            self._now = self._clock()
-            for connection in list(self.reading.held.values()):
-                if not connection.data and connection.since + GRACE <= self._now:
+        begun = self._now = self._clock()
+        left = step = GRACE / 20
+        handlers = self._host.pool_handlers
+        while self._open:
+            if patience is not None:
+                left = min(step, begun + patience - self._now)
+            self.turn(left if self._held else 0.0)
+            for connection in [*self.reading.held.values(), *self.idle.held.values()]:
+                if not connection.data and max(connection.since, begun) + GRACE <= self._now:
                     self._drop(connection)
-            if not self._held or (deadline is not None and self._now >= deadline):
+            # Handlers give back connections whose clients were not told.
+            if left <= 0 or (not self._held and handlers.join(left) and not self._returned):
                 break
-            self.turn(GRACE / 20)
+        with self._lock:
+            self._open = False
+        self._take_returned()
         for connection in list(self._held.values()):
             self._drop(connection)
         self._poller.close()
