@@ -103,7 +103,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
             handler reads a body it is a total, plus a second for each 500 bytes received.
         max_header_size: How many bytes a head may have. With more the answer is 431, or 414 for a long first line.
         max_buffered_body: The largest body, in bytes, that the server reads before it takes a worker. Once the bodies
-            being read have 64 MiB together, those still arriving go to workers, as larger ones do.
+            that are read, or wait for a worker, have 64 MiB together, workers read what still arrives, as larger ones.
         retry_after: The least seconds that the answer 503 names to clients that are refused: it names as many as the
             oldest task has waited.
     """
@@ -179,6 +179,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
         if not isinstance(request, Connection):
             super().process_request_thread(request, client_address)
             return
+        self._door.count(request, 0)
         while handled := self._handle(request, client_address):
             if not request.advance():
                 break
@@ -190,6 +191,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
             super()._lost(request, client_address)
             return
         request.again = False
+        self._door.count(request, 0)
         # Only the loop's thread may have the front door answer.
         with contextlib.suppress(OSError):
             request.post(self._refusal())

@@ -11,11 +11,12 @@ import threading
 import wsgiref.simple_server
 import wsgiref.util
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Boom, eventually
+from support.common import TIMEOUT, Boom, Gate, eventually
 from support.httpserver import Client, Clock, Echo, Quiet, connections, frontdoor, porter, served, serving
 from support.server import LOOPBACK
 
@@ -112,10 +113,6 @@ def greedy(environ: dict[str, Any], start_response: Callable[..., Any]) -> Itera
     yield from environ["wsgi.input"]
 
 
-@pytest.mark.parametrize("there_already", [False, True])
-def test_wsgi(there_already: bool) -> None:
-    listener = socket.create_server(LOOPBACK)
-    made: Any = Wsgi.from_socket(listener, QuietWsgi) if there_already else Wsgi(LOOPBACK, QuietWsgi)
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no Unix sockets")
 def test_wsgi_on_a_unix_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -136,6 +133,10 @@ def test_wsgi_on_a_unix_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert seen == {"SERVER_NAME": "localhost", "SERVER_PORT": "80", "REMOTE_ADDR": "unix"}
 
 
+@pytest.mark.parametrize("there_already", [False, True])
+def test_wsgi(there_already: bool) -> None:
+    listener = socket.create_server(LOOPBACK)
+    made: Any = Wsgi.from_socket(listener, QuietWsgi) if there_already else Wsgi(LOOPBACK, QuietWsgi)
     with listener, served(made) as server:
         assert server.server_port == server.socket.getsockname()[1] and server.server_name
         server.set_app(application)
@@ -329,10 +330,47 @@ def test_bodies_are_waited_for_while_there_is_room(monkeypatch: pytest.MonkeyPat
         # Its worker reads on.
         keeper.hold(door.filling, 1)
         assert len(keeper.server.pool_handlers) == 1
-        assert 900 < door.buffered < 1000
+        eventually(lambda: 900 < door.buffered < 1000)
         assert keeper.answer(first.send(b"x" * 1099)).body == b"x" * 2000
         assert keeper.answer(second.send(b"x" * 1100)).body == b"x" * 2000
         assert not door.buffered
+
+
+def test_bodies_that_wait_for_a_worker_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontdoor, "MOST_BUFFERED", 1500)
+    with Gate() as gate:
+
+        class Slow(Echo):
+            def do_POST(self) -> None:
+                gate()
+                super().do_POST()
+
+        with porter(Slow, max_workers=1) as keeper, ExitStack() as stack:
+            door, handlers = keeper.door, keeper.server.pool_handlers
+            clients = [stack.enter_context(Client(keeper.server)) for _ in range(4)]
+            for count, client in enumerate(clients[:3], 1):
+                client.post(b"x" * 900)
+                keeper.until(lambda: len(handlers) == count)  # noqa: B023  (used at once)
+                # That of the first has a worker.
+                eventually(lambda: 0 <= door.buffered - 900 * (count - 1) < 100 * count)  # noqa: B023
+            # There is no more room: what has come goes to the queue, and the rest stays with the client.
+            clients[3].send(b"POST / HTTP/1.1\r\nContent-Length: 2000\r\n\r\nab")
+            keeper.until(lambda: len(handlers) == 4)
+            gate.open()
+            for client in clients[:3]:
+                assert keeper.answer(client).body == b"x" * 900
+            assert keeper.answer(clients[3].send(b"c" * 1998)).body == b"ab" + b"c" * 1998
+            assert not door.buffered
+
+
+def test_bodies_that_no_worker_gets_take_no_room() -> None:
+    def refuse(*_: object) -> None:
+        raise Boom
+
+    with porter(process_request=refuse, handle_error=lambda *_: None) as keeper, Client(keeper.server) as client:
+        client.post(b"x" * 900)
+        assert keeper.end(client)
+        assert not keeper.door.buffered
 
 
 @pytest.mark.parametrize("how", ["time-out", "end"])

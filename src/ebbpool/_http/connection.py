@@ -45,6 +45,7 @@ class Connection(socket.socket):
     room: Any  # the front door's room that it is in; None while a worker has it
     descriptor: int  # under which the room has it, even if it has been closed since
     since: float  # when it came into the room, in seconds of the door's clock
+    counted: int  # for how many bytes it counts among those that the door has buffered
     polled: bool  # whether the door's poller knows the descriptor
     data: bytes | bytearray  # what came and has not been dropped, from the first byte of the request line on
     head: Any  # what the head says, a `Head`; None until it has come
@@ -67,7 +68,7 @@ class Connection(socket.socket):
         self.address = self.room = self.head = self.door = None
         self.descriptor = -1
         self.data = b""
-        self.position = self.end = self.came = 0
+        self.position = self.end = self.came = self.counted = 0
         self.to_come = ENDLESS
         self.since = self.waited = 0.0
         self.polled = self.told = self.again = self.ended = False
@@ -218,7 +219,6 @@ class Connection(socket.socket):
             return sent if self.left else len(data)
         return sent
 
-    def sendall(self, data: ReadableBuffer, flags: int = 0, /) -> None:
     def _count(self, body: Any) -> None:
         """Take note of a part of the body that was sent."""
         if self.left > 0:
@@ -230,6 +230,7 @@ class Connection(socket.socket):
         """Return whether the response was sent to its end, and does not end by that of the connection."""
         return self.reply is None and (self.left == 0 or (self.left == CHUNKS and self.tail == LAST_CHUNK))
 
+    def sendall(self, data: ReadableBuffer, flags: int = 0, /) -> None:
         """Send all of `data`; unlike that of any socket, the time-out limits each part that is sent."""
         sent = self.send(data, flags)
         if isinstance(data, bytes) and sent == len(data):

@@ -63,7 +63,7 @@ class FrontDoor(Door):
         self.filling = Room(limits.body_timeout)  # whose head has come, and whose body has not come in full
         self.idle = Room(limits.idle_timeout)  # between requests
         self.lingering = Room(LINGER)  # that were answered, and that their clients are to close
-        self.buffered = 0  # bytes that the connections in `filling` have
+        self.buffered = 0  # bytes of the requests with a body that are here, or wait for a worker
         self._unwatched = Complaint(logging.WARNING, "cannot watch the connection from %s: %s", clock)
         self._held: dict[int, Connection] = {}
         self._now = clock()
@@ -81,13 +81,13 @@ class FrontDoor(Door):
         super().open(listener, bell)
         with self._lock:
             self._open = True
-
         self.leaving = False
         self._most = math.inf
         if sys.platform != "win32":
             most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             if most != resource.RLIM_INFINITY:
                 self._most = most - min(most // 2, self._host.max_workers or RESERVED)
+
     def shut(self) -> None:
         """End `open`: waiting connections stay as they are, and clients that are answered are told that it ends."""
         self.leaving = True
@@ -124,6 +124,7 @@ class FrontDoor(Door):
                 self._arm(connection)
 
     # Accepting.
+
     def check_room(self) -> None:
         """Raise `OSError` if a connection more would take a descriptor that a handler may need."""
         if self._most < math.inf:
@@ -132,7 +133,6 @@ class FrontDoor(Door):
             os.close(lowest)
             if lowest >= self._most:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
 
     def take_in(self, request: Any, client_address: Any) -> None:
         """Read the first request of a connection that was accepted."""
@@ -185,7 +185,7 @@ class FrontDoor(Door):
                 connection.data = bytearray(connection.data)
             connection.data += chunk
             if connection.room is self.filling:
-                self.buffered += len(chunk)
+                self.count(connection, len(connection.data))
         self._advance(connection)
 
     def _advance(self, connection: Connection) -> None:
@@ -197,8 +197,12 @@ class FrontDoor(Door):
         if ready:
             self._leave(connection)
             self._poller.drop(connection)
+            if connection.head.length != 0:
+                self.count(connection, len(connection.data))
             connection.limit = self.limits.request_timeout
             self._host._guarded(self._host.process_request, connection, connection.address)
+            if connection.fileno() < 0:
+                self.count(connection, 0)
             return
         room = self.reading if connection.head is None else self.filling
         if connection.data and connection.room is not room:
@@ -217,6 +221,7 @@ class FrontDoor(Door):
     def answer(self, connection: Connection, status: HTTPStatus, retry_after: int = 0) -> None:
         """Answer in place of a handler, and end the connection."""
         self._leave(connection)
+        self.count(connection, 0)
         body = not connection.data.startswith(b"HEAD ")
         connection.data = b""
         LOGGER.info("answered %s without a handler: %d %s", connection.address, status.value, status.phrase)
@@ -248,7 +253,7 @@ class FrontDoor(Door):
         room.held[descriptor] = connection
         self._held[descriptor] = connection
         if room is self.filling:
-            self.buffered += len(connection.data)
+            self.count(connection, len(connection.data))
         return True
 
     def _leave(self, connection: Connection) -> None:
@@ -256,8 +261,7 @@ class FrontDoor(Door):
         if room is not None:
             del room.held[connection.descriptor]
             del self._held[connection.descriptor]
-            if room is self.filling:
-                self.buffered -= len(connection.data)
+            self.count(connection, 0)
 
     def _arm(self, connection: Connection) -> None:
         try:
@@ -290,6 +294,13 @@ class FrontDoor(Door):
                     self._drop(connection)
 
     # For workers.
+
+    def count(self, connection: Connection, size: int) -> None:
+        """Have a connection count for `size` bytes; in any thread that has it."""
+        if connection.counted != size:
+            with self._lock:
+                self.buffered += size - connection.counted
+            connection.counted = size
 
     def give_back(self, connection: Connection) -> None:
         """Take a connection back from its handler, or close it; in the worker."""
