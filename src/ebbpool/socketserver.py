@@ -27,11 +27,13 @@ The settings are class attributes; see `AdaptivePoolMixIn`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.server
 import math
 import os
 import socket
 import socketserver
+from email.message import Message
 from http import HTTPStatus
 from typing import Any
 
@@ -39,7 +41,7 @@ from ebbpool._checks import seconds, whole
 from ebbpool._http.connection import Connection
 from ebbpool._http.framing import RequestLimits, response
 from ebbpool._http.frontdoor import FrontDoor
-from ebbpool._servers.door import Door
+from ebbpool._servers.door import LOGGER, Door
 from ebbpool._servers.mixin import AdaptivePoolMixIn
 
 __all__ = ["AdaptivePoolHTTPServer", "AdaptivePoolMixIn", "AdaptivePoolTCPServer", "AdaptivePoolUDPServer"]
@@ -192,6 +194,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
             return
         request.again = False
         self._door.count(request, 0)
+        self._log_refusal(request, HTTPStatus.SERVICE_UNAVAILABLE)
         # Only the loop's thread may have the front door answer.
         with contextlib.suppress(OSError):
             request.post(self._refusal())
@@ -203,6 +206,24 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
             self._door.answer(request, HTTPStatus.SERVICE_UNAVAILABLE, self._pause)
         else:
             super().refuse_request(request, client_address)
+
+    def _log_refusal(self, connection: Connection, status: HTTPStatus) -> None:
+        """Have the handler class log a refusal, as it would if it had read the request itself."""
+        kind: Any = self.RequestHandlerClass
+        while isinstance(kind, functools.partial):
+            kind = kind.func
+        line, end, _ = bytes(connection.data).partition(b"\n")
+        words = str(line, "latin-1").split() if end else []
+        try:
+            handler = kind.__new__(kind)
+            handler.request = handler.connection = connection
+            handler.client_address, handler.server = connection.address, self
+            handler.requestline, handler.headers = " ".join(words), Message()
+            handler.command, handler.path, handler.request_version, *_ = [*words, "", "", ""]
+            handler.log_error("code %d, message %s", status, status.phrase)
+            handler.log_request(status)
+        except Exception:
+            LOGGER.warning("answered %s without a handler: %d %s", connection.address, status.value, status.phrase)
 
     def _refusal(self) -> bytes:
         return response(HTTPStatus.SERVICE_UNAVAILABLE, self._pause)

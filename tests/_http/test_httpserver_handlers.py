@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import socket
@@ -12,6 +13,8 @@ import wsgiref.simple_server
 import wsgiref.util
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +374,52 @@ def test_bodies_that_no_worker_gets_take_no_room() -> None:
         client.post(b"x" * 900)
         assert keeper.end(client)
         assert not keeper.door.buffered
+
+
+@pytest.mark.parametrize(
+    ("request_line", "rest", "status"),
+    [
+        ("GET / HTTP/1.1", "A : b\r\n\r\n", 400),
+        ("GET /slow HTTP/1.1", "A: b\r\n", 408),
+        ("", "x" * 70_000, 414),
+        ("HEAD /a HTTP/1.1", f"A: {'x' * 70_000}\r\n\r\n", 431),
+        ("GET /b HTTP/1.1", "\r\n", 503),
+    ],
+)
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_handler_s_class_logs_who_was_refused_and_why(
+    request_line: str, rest: str, status: int, broken: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = []
+
+    class Logging(BaseHTTPRequestHandler):
+        def __init__(self, mark: str, *args: Any) -> None:
+            raise AssertionError("nothing is handled")
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            if broken:
+                raise Boom
+            lines.append((self.address_string(), self.headers.get("A"), format % args))
+
+    settings = {"submit": lambda *_: False} if status == 503 else {}
+    handler = functools.partial(functools.partial(Logging), "mark")
+    with porter(handler, header_timeout=5) as keeper, Client(keeper.server) as client:
+        for name, value in settings.items():
+            setattr(keeper.server.pool_handlers, name, value)
+        client.send(f"{request_line}\r\n{rest}".encode() if request_line else rest.encode())
+        if status == 408:
+            keeper.until(lambda: any(held.data for held in keeper.door.reading.held.values()))
+            keeper.pass_time(6)
+        response = keeper.during(lambda: client.response(to_head=True))
+        assert response.status == status
+    phrase = HTTPStatus(status).phrase
+    if broken:
+        assert f"without a handler: {status} {phrase}" in caplog.text
+        return
+    assert lines == [
+        ("127.0.0.1", None, f"code {status}, message {phrase}"),
+        ("127.0.0.1", None, f'"{request_line}" {status} -'),
+    ]
 
 
 @pytest.mark.parametrize("how", ["time-out", "end"])

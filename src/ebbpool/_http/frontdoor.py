@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._servers.door import DRAINED, LOGGER, Complaint, Door, SelectorPoller, turn_away
+from ebbpool._servers.door import DRAINED, Complaint, Door, SelectorPoller, turn_away
 from ebbpool._stdio import Bell
 
 if sys.platform != "win32":
@@ -223,8 +223,8 @@ class FrontDoor(Door):
         self._leave(connection)
         self.count(connection, 0)
         body = not connection.data.startswith(b"HEAD ")
+        self._host._log_refusal(connection, status)
         connection.data = b""
-        LOGGER.info("answered %s without a handler: %d %s", connection.address, status.value, status.phrase)
         try:
             connection.post(response(status, retry_after, body=body))
             connection.shutdown(socket.SHUT_WR)
