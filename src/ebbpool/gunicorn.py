@@ -42,7 +42,7 @@ class AdaptiveThreadWorker(ThreadWorker):
         try:
             super().enqueue_req(conn)
         except QueueFull as error:
-            _refuse(conn, error)
+            self._refuse(conn, error)
             self.nr_conns -= 1
             conn.close()
 
@@ -53,12 +53,12 @@ class AdaptiveThreadWorker(ThreadWorker):
         error = None if future.cancelled() else future.exception()
         # It is the pool's: what the application raises has been answered in its thread.
         if isinstance(error, QueueFull):
-            _refuse(given[0] if len(given) > 1 else future.conn, error)
+            self._refuse(given[0] if len(given) > 1 else future.conn, error)
         super().finish_request(*given)
 
-
-def _refuse(conn: TConn, error: QueueFull) -> None:
-    """Answer a request that is not run, without waiting for the client. gunicorn closes the connection then."""
-    encrypted = conn.cfg.is_ssl and not isinstance(conn.sock, ssl.SSLSocket)
-    answer = response(HTTPStatus.SERVICE_UNAVAILABLE, max(1, math.ceil(error.retry_after)))
-    turn_away(conn.sock, b"" if encrypted else answer)
+    def _refuse(self, conn: TConn, error: QueueFull) -> None:
+        """Answer a request that is not run, without waiting for the client. gunicorn closes the connection then."""
+        self.log.warning("Refused a request of %s: %s", conn.client, error)
+        encrypted = conn.cfg.is_ssl and not isinstance(conn.sock, ssl.SSLSocket)
+        answer = response(HTTPStatus.SERVICE_UNAVAILABLE, max(1, math.ceil(error.retry_after)))
+        turn_away(conn.sock, b"" if encrypted else answer)

@@ -30,6 +30,8 @@ as they are imported is then shared, as under gunicorn's ``preload_app``: open c
 there. Windows cannot fork, so this module cannot be imported there.
 
 A process that is forked from a child, or from the parent, has the signal handlers from before, and is not watched.
+As process 1, or as a subreaper, the parent reaps processes that have lost theirs, but not those for which an object of
+`subprocess` or `multiprocessing` in this process stands.
 
 Events are logged to ``ebbpool.prefork``, as lines of ``key=value``; the record has the same values as attributes.
 Normal events have the level INFO, which Python shows only if logging is set up for that. A handler that may
@@ -87,7 +89,8 @@ def run(
         serve: Called with a `Child` in each process; picklable. It has to call `Child.ready` once it serves, and to
             return once `Child.stopping` is set. `Child.serve` does all of that.
         bind: ``(host, port)``, ``"host:port"``, ``"[host]:port"``, ``"unix:path"``, or a bound socket, which stays the
-            caller's. The file that a dead server left at `path` is removed.
+            caller's. The file that a dead server left at `path` is removed. ``"unix:path?mode=660"`` sets who may
+            connect, in octal; without it the umask decides.
         processes: How many children; one per available processor if None.
         backlog: How many connections may wait to be accepted.
         preload: Whether the main module and that of `serve` are imported once, by the template, and not by each child;

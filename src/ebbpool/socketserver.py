@@ -27,11 +27,13 @@ The settings are class attributes; see `AdaptivePoolMixIn`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.server
 import math
 import os
 import socket
 import socketserver
+from email.message import Message
 from http import HTTPStatus
 from typing import Any
 
@@ -40,7 +42,7 @@ from ebbpool._clock import monotonic
 from ebbpool._http.connection import Connection
 from ebbpool._http.framing import RequestLimits, response
 from ebbpool._http.frontdoor import FrontDoor
-from ebbpool._servers.door import Door
+from ebbpool._servers.door import LOGGER, Door
 from ebbpool._servers.mixin import AdaptivePoolMixIn
 
 __all__ = ["AdaptivePoolHTTPServer", "AdaptivePoolMixIn", "AdaptivePoolTCPServer", "AdaptivePoolUDPServer"]
@@ -81,9 +83,17 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
     chunks, or with one that waits for ``100 Continue``, and those that change the protocol (``Upgrade``, ``CONNECT``).
     A connection of a TLS listener, or one that `handle_request` accepts, has a worker until it ends.
 
-    `server_close` also closes the connections between two requests. A request that is being read is read to its end,
-    and answered, unless the thread that runs `serve_forever` calls it. A connection whose request is answered from then
-    on is closed.
+    A response is as long as its ``Content-Length``: what a handler sends beyond that is dropped, and after one that
+    falls short, or does not say how long it is, the connection is closed. Clients whose requests the server refuses
+    itself are logged by the handler class's `log_error` and `log_request`, in the loop's thread, on an instance that
+    was not initialized.
+
+    After `shutdown` responses say ``Connection: close``. `server_close` also closes the connections between two
+    requests, a second later, as a client that was not told may be about to send one. A request that is being read is
+    read to its end, and answered. If the thread that runs `serve_forever` calls it, it waits for neither.
+
+    Connections leave one file descriptor to each worker, but take half of those that the process may have in any case.
+    Then those that are idle are closed, and if there are none, new ones have to wait.
 
     The attributes may be set on a class, or on a server before it serves. Those of `AdaptivePoolMixIn` apply, too.
 
@@ -96,7 +106,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
             handler reads a body it is a total, plus a second for each 500 bytes received.
         max_header_size: How many bytes a head may have. With more the answer is 431, or 414 for a long first line.
         max_buffered_body: The largest body, in bytes, that the server reads before it takes a worker. Once the bodies
-            being read have 64 MiB together, those still arriving go to workers, as larger ones do.
+            that are read, or wait for a worker, have 64 MiB together, workers read what still arrives, as larger ones.
         retry_after: The least seconds that the answer 503 names to clients that are refused: it names as many as the
             oldest task has waited.
     """
@@ -133,9 +143,11 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
         """Check the attributes, make the pool, and listen; this raises what the mix-in's does."""
         self._limits  # noqa: B018 (checked here, so that a bad attribute is found now)
         super().server_activate()
-        if self._adopted and isinstance(self.server_address, tuple):
-            # What `server_bind` does besides binding, without the name service, for which no child should wait.
-            host, port = self.server_address[:2]
+        if self._adopted:
+            # What `server_bind` does besides binding, without the name service, for which no child should wait. The
+            # address of a Unix socket has no host and no port, but WSGI wants both.
+            address: Any = self.server_address
+            host, port = address[:2] if isinstance(address, tuple) else ("localhost", 80)
             self.server_name: str = socket.gethostname() if host in ("0.0.0.0", "::") else str(host)
             self.server_port: int = int(port)
             setup_environ = getattr(self, "setup_environ", None)
@@ -170,6 +182,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
         if not isinstance(request, Connection):
             super().process_request_thread(request, client_address)
             return
+        self._door.count(request, 0)
         while handled := self._handle(request, client_address):
             if not request.advance():
                 break
@@ -181,6 +194,8 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
             super()._lost(request, client_address)
             return
         request.again = False
+        self._door.count(request, 0)
+        self._log_refusal(request, HTTPStatus.SERVICE_UNAVAILABLE)
         # Only the loop's thread may have the front door answer.
         with contextlib.suppress(OSError):
             request.post(self._refusal())
@@ -193,15 +208,31 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
         else:
             super().refuse_request(request, client_address)
 
+    def _log_refusal(self, connection: Connection, status: HTTPStatus) -> None:
+        """Have the handler class log a refusal, as it would if it had read the request itself."""
+        kind: Any = self.RequestHandlerClass
+        while isinstance(kind, functools.partial):
+            kind = kind.func
+        line, end, _ = bytes(connection.data).partition(b"\n")
+        words = str(line, "latin-1").split() if end else []
+        try:
+            handler = kind.__new__(kind)
+            handler.request = handler.connection = connection
+            handler.client_address, handler.server = connection.address, self
+            handler.requestline, handler.headers = " ".join(words), Message()
+            handler.command, handler.path, handler.request_version, *_ = [*words, "", "", ""]
+            handler.log_error("code %d, message %s", status, status.phrase)
+            handler.log_request(status)
+        except Exception:
+            LOGGER.warning("answered %s without a handler: %d %s", connection.address, status.value, status.phrase)
+
     def _refusal(self) -> bytes:
         return response(HTTPStatus.SERVICE_UNAVAILABLE, self._pause)
 
-    def _close_listener(self, patience: float | None) -> float | None:
-        begun = monotonic()
+    def _close_listener(self, patience: float | None) -> None:
         if self._loop.threads:
             self.shutdown()
         super()._close_listener(patience)
         if self._door is not None:
             # What has no handler yet is read to its end, and answered.
             self._door.close(0.0 if self._closing else patience)
-        return None if patience is None else max(0.0, patience - (monotonic() - begun))

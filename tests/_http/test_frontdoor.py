@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import os
 import select
 import selectors
 import socket
@@ -242,6 +243,48 @@ def test_without_descriptors_the_longest_idle_connection_goes_first_and_the_slow
         assert keeper.end(reading) and keeper.end(filling)
 
 
+def test_connections_leave_descriptors_to_the_handlers() -> None:
+    pytest.importorskip("resource")
+    with porter() as keeper, Client(keeper.server) as idle, Client(keeper.server) as late:
+        assert keeper.answer(idle.get()).status == 200
+        keeper.hold(keeper.door.idle, 1)
+        keeper.until(lambda: keeper.door.reading.held)
+        with no_collector():
+            lowest = os.dup(0)
+            os.close(lowest)
+            keeper.door._most = lowest + 1
+            keeper.door.check_room()
+            keeper.door._most = lowest
+            with pytest.raises(OSError, match="Too many open files"):
+                keeper.door.check_room()
+        # What is idle goes, and then new clients have to wait; those that are here are served.
+        keeper.door._most = 0
+        with Client(keeper.server) as new:
+            new.get("/new")
+            assert keeper.end(idle)
+            assert keeper.answer(late.get("/late")).body == b"/late"
+            keeper.hold(keeper.door.idle, 1)
+            keeper.until(lambda: keeper.door._resume)
+            keeper.pass_time(pollers.BACK_OFF)
+            assert keeper.end(late)
+            keeper.until(lambda: keeper.door._resume)
+            keeper.door._most = math.inf
+            keeper.pass_time(pollers.BACK_OFF)
+            assert keeper.answer(new).body == b"/new"
+
+
+@pytest.mark.parametrize(
+    ("limit", "workers", "most"), [(1000, 100, 900), (1000, None, 744), (100, 100, 50), (-1, 100, math.inf)]
+)
+def test_how_many_descriptors_connections_may_take(
+    limit: int, workers: int | None, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    with porter(max_workers=workers) as keeper:
+        assert keeper.door._most == most
+
+
 def test_real_exhaustion_of_descriptors() -> None:
     resource = pytest.importorskip("resource")
     # What the collector closes would be a descriptor more.
@@ -266,7 +309,7 @@ def test_an_event_that_comes_before_its_worker_has_let_go_is_not_lost() -> None:
     lent, client = socket.socketpair()
     with porter(Echo, made) as keeper, client, client.makefile("rb") as file:
         connection = connections.Connection.adopt(lent)
-        connection.limits, connection.address = keeper.server._limits, ("test", 0)
+        connection.door, connection.address = keeper.door, ("test", 0)
         connection.again = True
         client.sendall(b"GET /next HTTP/1.0\r\n\r\n")
         arm = made.arm
@@ -284,7 +327,7 @@ def test_a_connection_that_the_loop_must_watch_wakes_it() -> None:
     lent, client = socket.socketpair()
     with porter(Echo, pollers.SelectorPoller()) as keeper, client:
         connection = connections.Connection.adopt(lent)
-        connection.limits = keeper.server._limits
+        connection.door = keeper.door
         connection.again = True
         assert not wait_for(keeper.bell.ear, False, 0)
         keeper.door.give_back(connection)

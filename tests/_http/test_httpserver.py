@@ -303,10 +303,48 @@ def test_server_close_does_not_wait_long_for_requests_that_may_come_and_gives_up
         closing.join()
 
 
+def test_clients_are_told_of_the_end_and_one_that_was_not_may_send_another_request() -> None:
+    with Gate() as gate:
+
+        class Slow(Echo):
+            def do_PUT(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                gate()
+                self.wfile.write(b"ok")
+
+        with porter(Slow) as keeper, Client(keeper.server) as idle, Client(keeper.server) as begun:
+            assert "connection" not in keeper.answer(idle.get()).headers
+            keeper.hold(keeper.door.idle, 1)
+            begun.send(b"PUT / HTTP/1.1\r\n\r\n")
+            keeper.during(gate.await_begun)
+            keeper.door.shut()
+            closing = Background(keeper.server.server_close)
+            eventually(lambda: keeper.door._closed)
+            for client in (idle, begun):
+                if client is begun:
+                    gate.open()
+                    untold = client.response()
+                    assert untold.body == b"ok" and "connection" not in untold.headers
+                last = client.get("/last").response()
+                assert (last.body, last.headers["connection"]) == (b"/last", "close")
+                assert client.ended()
+            closing.join()
+
+
+def test_a_client_whose_request_is_the_last_for_a_reason_of_the_server_s_is_told() -> None:
+    with serving(Echo) as server, Client(server) as client:
+        client.send(b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+        assert client.response().headers["connection"] == "close"
+        assert client.ended()
+
+
 def test_slow_clients_and_handlers_share_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     granted = []
-    monkeypatch.setattr("ebbpool.socketserver.monotonic", clock)
+    for module in ("mixin", "handlers"):
+        monkeypatch.setattr(f"ebbpool._servers.{module}.monotonic", clock)
     with porter(shutdown_timeout=5) as keeper:
 
         def close(patience: float | None) -> None:
@@ -314,8 +352,9 @@ def test_slow_clients_and_handlers_share_the_deadline(monkeypatch: pytest.Monkey
             clock.now += 4
 
         monkeypatch.setattr(keeper.door, "close", close)
-        monkeypatch.setattr(keeper.server.pool_handlers, "close", granted.append)
-        keeper.server.server_close()
+        monkeypatch.setattr(keeper.server.pool_handlers, "join", granted.append)
+        with pytest.raises(TimeoutError, match="after 5 s these handlers are still running"):
+            keeper.server.server_close()
         assert granted == [5, 1]
         monkeypatch.undo()
 

@@ -1,7 +1,8 @@
-"""Where requests end on a connection: bodies that are ignored, in chunks, large, late; attempts to smuggle."""
+"""Where requests and responses end: bodies that are ignored, in chunks, large, late, of another length than said."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,6 +186,79 @@ def test_a_body_in_chunks_is_the_handlers_and_the_last(handler: Any, coding: byt
         assert client.body() == b"abcdefg"
         assert client.ended()
     assert handler.seen == ["/a"]
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+THREE = OK + b"Content-Length: 3\r\n\r\n"
+CODED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+UNCHANGED = b"HTTP/1.1 304 Not Modified\r\ncontent-length:3\r\n\r\n"
+NOTHING = b"HTTP/1.1 204 No Content\r\n\r\n"
+GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "pieces", "sent", "kept"),
+    [
+        ("GET", [THREE + b"abc500 evil"], THREE + b"abc", True),
+        ("GET", [THREE, b"ab", b"c500", b" evil"], THREE + b"abc", True),
+        ("GET", [OK, b"Content-Length: 3\r\n", b"\r\nab", b"cd"], THREE + b"abc", True),
+        ("GET", [GO_ON + THREE + b"abcd"], GO_ON + THREE + b"abc", True),
+        ("GET", [THREE, b"ab"], THREE + b"ab", False),
+        ("GET", [THREE], THREE, False),
+        ("GET", [OK, b"Content-Length: 3\r\n"], THREE[:-2], False),
+        ("HEAD", [THREE, b"abc"], THREE, True),
+        ("GET", [UNCHANGED + b"abc"], UNCHANGED, True),
+        ("GET", [NOTHING, b"abc"], NOTHING, True),
+        ("GET", [CODED + b"3\r\nabc\r\n", b"0\r\n", b"\r\n"], CODED + b"3\r\nabc\r\n0\r\n\r\n", True),
+        ("GET", [CODED, b"0\r\n\r\n"], CODED + b"0\r\n\r\n", True),
+        ("GET", [CODED, b"3\r\nabc\r\n"], CODED + b"3\r\nabc\r\n", False),
+        ("GET", [OK + b"\r\n", b"abc"], OK + b"\r\nabc", False),
+        ("GET", [THREE[:-2] + b"Content-Length: 4\r\n\r\nabc"], THREE[:-2] + b"Content-Length: 4\r\n\r\nabc", False),
+        ("GET", [b"no HTTP at all"], b"no HTTP at all", False),
+    ],
+)
+@pytest.mark.parametrize("buffer", [0, 5])
+def test_a_response_ends_where_its_head_says_and_otherwise_with_the_connection(
+    method: str, pieces: list[bytes], sent: bytes, kept: bool, buffer: int
+) -> None:
+    class Raw(Quiet):
+        wbufsize = buffer
+
+        def do_GET(self) -> None:
+            if self.path == "/next":
+                self.reply(b"next")
+            for piece in pieces * (self.path == "/"):
+                assert self.wfile.write(piece) in (None, len(piece))
+
+        do_HEAD = do_GET
+
+    with serving(Raw) as server, Client(server) as client:
+        client.send(f"{method} / HTTP/1.1\r\n\r\n".encode())
+        assert client.file.read(len(sent)) == sent
+        assert client.get("/next").body() == b"next" if kept else client.ended()
+
+
+@pytest.mark.parametrize(("count", "announced"), [(None, 600_000), (700_000, 600_000), (None, 1_000_001)])
+def test_a_file_that_has_another_length_than_was_said(tmp_path: Path, count: int | None, announced: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"y" * 1_000_000)
+
+    class Sending(Quiet):
+        def do_PUT(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(announced))
+            self.end_headers()
+            with path.open("rb") as file:
+                assert self.request.sendfile(file, 0, count) == min(announced, 1_000_000)
+                assert announced > 1_000_000 or self.request.sendfile(file) == 0
+
+        def do_GET(self) -> None:
+            self.reply(b"next")
+
+    with serving(Sending) as server, Client(server) as client:
+        client.send(b"PUT / HTTP/1.1\r\n\r\n")
+        assert client.body() == b"y" * min(announced, 1_000_000)
+        assert client.ended() if announced > 1_000_000 else client.get().body() == b"next"
 
 
 def test_what_follows_an_upgrade_is_no_request() -> None:

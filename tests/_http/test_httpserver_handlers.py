@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import socket
@@ -11,11 +12,14 @@ import threading
 import wsgiref.simple_server
 import wsgiref.util
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Boom, eventually
+from support.common import TIMEOUT, Boom, Gate, eventually
 from support.httpserver import Client, Clock, Echo, Quiet, connections, frontdoor, porter, served, serving
 from support.server import LOOPBACK
 
@@ -110,6 +114,26 @@ def greedy(environ: dict[str, Any], start_response: Callable[..., Any]) -> Itera
     start_response("200 OK", [])
     yield b"begun "
     yield from environ["wsgi.input"]
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no Unix sockets")
+def test_wsgi_on_a_unix_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: dict[str, str] = {}
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        seen.update({name: environ[name] for name in ("SERVER_NAME", "SERVER_PORT", "REMOTE_ADDR")})
+        start_response("200 OK", [])
+        return [wsgiref.util.request_uri(environ).encode()]
+
+    made: Any = Wsgi.from_socket(socket.create_server("s", family=socket.AF_UNIX), QuietWsgi)  # type: ignore[arg-type]
+    with served(made) as server, socket.socket(socket.AF_UNIX) as client, client.makefile("rb") as file:
+        server.set_app(application)
+        client.settimeout(TIMEOUT)
+        client.connect("s")
+        client.sendall(b"GET /a HTTP/1.1\r\n\r\n")
+        assert file.read().endswith(b"\r\n\r\nhttp://localhost/a")
+        assert seen == {"SERVER_NAME": "localhost", "SERVER_PORT": "80", "REMOTE_ADDR": "unix"}
 
 
 @pytest.mark.parametrize("there_already", [False, True])
@@ -309,10 +333,93 @@ def test_bodies_are_waited_for_while_there_is_room(monkeypatch: pytest.MonkeyPat
         # Its worker reads on.
         keeper.hold(door.filling, 1)
         assert len(keeper.server.pool_handlers) == 1
-        assert 900 < door.buffered < 1000
+        eventually(lambda: 900 < door.buffered < 1000)
         assert keeper.answer(first.send(b"x" * 1099)).body == b"x" * 2000
         assert keeper.answer(second.send(b"x" * 1100)).body == b"x" * 2000
         assert not door.buffered
+
+
+def test_bodies_that_wait_for_a_worker_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontdoor, "MOST_BUFFERED", 1500)
+    with Gate() as gate:
+
+        class Slow(Echo):
+            def do_POST(self) -> None:
+                gate()
+                super().do_POST()
+
+        with porter(Slow, max_workers=1) as keeper, ExitStack() as stack:
+            door, handlers = keeper.door, keeper.server.pool_handlers
+            clients = [stack.enter_context(Client(keeper.server)) for _ in range(4)]
+            for count, client in enumerate(clients[:3], 1):
+                client.post(b"x" * 900)
+                keeper.until(lambda: len(handlers) == count)  # noqa: B023  (used at once)
+                # That of the first has a worker.
+                eventually(lambda: 0 <= door.buffered - 900 * (count - 1) < 100 * count)  # noqa: B023
+            # There is no more room: what has come goes to the queue, and the rest stays with the client.
+            clients[3].send(b"POST / HTTP/1.1\r\nContent-Length: 2000\r\n\r\nab")
+            keeper.until(lambda: len(handlers) == 4)
+            gate.open()
+            for client in clients[:3]:
+                assert keeper.answer(client).body == b"x" * 900
+            assert keeper.answer(clients[3].send(b"c" * 1998)).body == b"ab" + b"c" * 1998
+            assert not door.buffered
+
+
+def test_bodies_that_no_worker_gets_take_no_room() -> None:
+    def refuse(*_: object) -> None:
+        raise Boom
+
+    with porter(process_request=refuse, handle_error=lambda *_: None) as keeper, Client(keeper.server) as client:
+        client.post(b"x" * 900)
+        assert keeper.end(client)
+        assert not keeper.door.buffered
+
+
+@pytest.mark.parametrize(
+    ("request_line", "rest", "status"),
+    [
+        ("GET / HTTP/1.1", "A : b\r\n\r\n", 400),
+        ("GET /slow HTTP/1.1", "A: b\r\n", 408),
+        ("", "x" * 70_000, 414),
+        ("HEAD /a HTTP/1.1", f"A: {'x' * 70_000}\r\n\r\n", 431),
+        ("GET /b HTTP/1.1", "\r\n", 503),
+    ],
+)
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_handler_s_class_logs_who_was_refused_and_why(
+    request_line: str, rest: str, status: int, broken: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = []
+
+    class Logging(BaseHTTPRequestHandler):
+        def __init__(self, mark: str, *args: Any) -> None:
+            raise AssertionError("nothing is handled")
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            if broken:
+                raise Boom
+            lines.append((self.address_string(), self.headers.get("A"), format % args))
+
+    settings = {"submit": lambda *_: False} if status == 503 else {}
+    handler = functools.partial(functools.partial(Logging), "mark")
+    with porter(handler, header_timeout=5) as keeper, Client(keeper.server) as client:
+        for name, value in settings.items():
+            setattr(keeper.server.pool_handlers, name, value)
+        client.send(f"{request_line}\r\n{rest}".encode() if request_line else rest.encode())
+        if status == 408:
+            keeper.until(lambda: any(held.data for held in keeper.door.reading.held.values()))
+            keeper.pass_time(6)
+        response = keeper.during(lambda: client.response(to_head=True))
+        assert response.status == status
+    phrase = HTTPStatus(status).phrase
+    if broken:
+        assert f"without a handler: {status} {phrase}" in caplog.text
+        return
+    assert lines == [
+        ("127.0.0.1", None, f"code {status}, message {phrase}"),
+        ("127.0.0.1", None, f'"{request_line}" {status} -'),
+    ]
 
 
 @pytest.mark.parametrize("how", ["time-out", "end"])

@@ -7,7 +7,9 @@ import functools
 import logging
 import multiprocessing
 import os
+import re
 import socket
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,6 +184,24 @@ class TestUnix:
                 prefork.run(serve, bind=f"unix:{path}")
             assert caught.value.errno == number and Path("live").is_socket()
         assert Path("diary").read_text() == "dear diary"
+
+    @pytest.mark.parametrize(("mode", "bits"), [("660", 0o660), ("0606", 0o606)])
+    def test_its_mode_says_who_may_connect_whatever_the_umask(self, mode: str, bits: int) -> None:
+        before = os.umask(0o077)
+        try:
+            with binding.listening(f"unix:s?mode={mode}", 16) as listener:
+                assert stat.S_IMODE(os.stat("s").st_mode) == bits
+                assert binding.shown(listener) == "unix:s"
+                connect(listener)
+            assert os.listdir() == []
+        finally:
+            os.umask(before)
+
+    @pytest.mark.parametrize("mode", ["", "6", "888", "rw", "1660", "66o", "-660", "660 "])
+    def test_a_bad_mode_is_named(self, mode: str) -> None:
+        wanted = f"bind must have an octal mode of 000 to 777, not {mode!r} in 'unix:s?mode={mode}'"
+        with pytest.raises(ValueError, match=re.escape(wanted)):
+            prefork.run(serve, bind=f"unix:s?mode={mode}")
 
     def test_a_file_that_somebody_else_put_in_its_place_stays(self) -> None:
         with socket.socket(socket.AF_UNIX) as successor:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ebbpool._clock import monotonic
-from ebbpool._http.framing import BLANK, REQUEST_LINE, BadRequest, RequestLimits, measure
+from ebbpool._http.framing import BLANK, CHUNKS, ENDLESS, FINAL, REQUEST_LINE, BadRequest, measure, measure_response
 from ebbpool._stdio import wait_for
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 65536
 """How many bytes are taken from a socket at once."""
-ENDLESS: Final = -1
-"""The value in place of a number of bytes when only the end of the connection ends the request."""
 LEAST_RATE: Final = 500.0
 """Bytes per second that a client has to send of a body."""
 INTERIM: Final = (b"HTTP/1.1 100", b"HTTP/1.1 102", b"HTTP/1.1 103")
 """How responses begin that announce another one."""
+LAST_CHUNK: Final = b"\n0\r\n\r\n"
+"""How a body in chunks ends."""
 
 _receive = socket.socket.recv
 _receive_into = socket.socket.recv_into
@@ -40,19 +40,23 @@ class Connection(socket.socket):
     """
 
     address: Any  # the client's
-    limits: RequestLimits  # the server's
+    door: Any  # the server's front door
     limit: float | None  # seconds that one operation of a handler may take; None for ever
     room: Any  # the front door's room that it is in; None while a worker has it
     descriptor: int  # under which the room has it, even if it has been closed since
     since: float  # when it came into the room, in seconds of the door's clock
+    counted: int  # for how many bytes it counts among those that the door has buffered
     polled: bool  # whether the door's poller knows the descriptor
     data: bytes | bytearray  # what came and has not been dropped, from the first byte of the request line on
     head: Any  # what the head says, a `Head`; None until it has come
     position: int  # how far `data` has been searched for the end of the head; then, how far the handler has read
     end: int  # where the request, as far as it has come, ends in `data`
     to_come: int  # how many bytes of the request have not come yet, or `ENDLESS`
-    answered: bool  # whether something was sent since the request was handed over, interim responses not counted
-    again: bool  # whether the handler asked for the next request
+    reply: bytes | None  # what was sent of the head of the response, interim ones not counted; None once it was whole
+    left: int  # how many bytes of its body may still be sent, or `ENDLESS`, or `CHUNKS`
+    tail: bytes  # the last bytes that were sent of a body in chunks
+    told: bool  # whether the client was told that the connection ends
+    again: bool  # whether the handler asked for the next request, and the connection can carry one
     ended: bool  # whether the client has closed its side of the connection
     came: int  # bytes that came while a handler read; in a room, those there when it got more time
     waited: float  # seconds for which that handler has waited for them
@@ -61,13 +65,14 @@ class Connection(socket.socket):
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:  # noqa: A002 (socket's)
         super().__init__(family, type, proto, fileno)
-        self.address = self.room = self.head = None
+        self.address = self.room = self.head = self.door = None
         self.descriptor = -1
         self.data = b""
-        self.position = self.end = self.came = 0
+        self.position = self.end = self.came = self.counted = 0
         self.to_come = ENDLESS
         self.since = self.waited = 0.0
-        self.polled = self.answered = self.again = self.ended = False
+        self.polled = self.told = self.again = self.ended = False
+        self.reply, self.left, self.tail = None, ENDLESS, b""
         self.limit = super().gettimeout() or None  # that of `socket.setdefaulttimeout`
         super().setblocking(False)
 
@@ -99,7 +104,7 @@ class Connection(socket.socket):
                 self.position = 0
             if not self.data:
                 return False
-            head = self.head = measure(self.data, self.position, self.limits.max_header_size)
+            head = self.head = measure(self.data, self.position, self.door.limits.max_header_size)
             if head is None:
                 self.position = len(self.data)
                 return False
@@ -109,13 +114,14 @@ class Connection(socket.socket):
             self.to_come = ENDLESS
         else:
             whole = head.size + head.length
-            if came < whole and patient and head.length <= self.limits.max_buffered_body and not head.expects:
+            if came < whole and patient and head.length <= self.door.limits.max_buffered_body and not head.expects:
                 return False
             self.end = min(whole, came)
             self.to_come = whole - self.end
         self.data = bytes(self.data)
         self.position = self.came = 0
-        self.answered = self.again = False
+        self.reply, self.left, self.tail = b"", ENDLESS, b"\n"
+        self.told = self.again = False
         self.waited = 0.0
         return True
 
@@ -180,11 +186,49 @@ class Connection(socket.socket):
         return len(found)
 
     def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
-        if not self.answered:
-            said = bytes(data)
-            self.answered = not (said.startswith(INTERIM) and said.find(b"\r\n\r\n") == len(said) - 4)
-        sent: int = self.patiently(_send, True, data, flags)
+        """Send a part of the response; what comes after the end of its body is dropped, as if it was sent."""
+        if self.reply is not None:
+            return self._send_head(self.reply, bytes(data), flags)
+        if self.left == 0:
+            return memoryview(data).nbytes
+        with memoryview(data).cast("B") as view:
+            sent: int = self.patiently(_send, True, view if self.left < 0 else view[: self.left], flags)
+            self._count(view[:sent])
+            return sent if self.left else view.nbytes
+
+    def _send_head(self, before: bytes, data: bytes, flags: int) -> int:
+        ends = self.head.last or (self.door.leaving and len(self.data) <= self.end)
+        if ends and not before and (line := FINAL.match(data)):
+            # Before the handler's own header lines: of two of a name many clients look at the first.
+            self.told, self.reply = True, line[0]
+            unsent = line[0] + b"Connection: close\r\n"
+            while unsent:
+                unsent = unsent[self.patiently(_send, True, unsent, flags) :]
+            return len(line[0])
+        said = before + data
+        size, left = measure_response(said, bytes(self.data[:8]))
+        sent: int = self.patiently(_send, True, said[len(before) : None if left < 0 else size + left], flags)
+        through = len(before) + sent
+        if through < size:
+            self.reply = said[:through]
+        elif said.startswith(INTERIM):
+            self.reply = b""
+        else:
+            self.reply, self.left = None, left
+            self._count(said[size:through])
+            return sent if self.left else len(data)
         return sent
+
+    def _count(self, body: Any) -> None:
+        """Take note of a part of the body that was sent."""
+        if self.left > 0:
+            self.left -= len(body)
+        elif self.left == CHUNKS:
+            self.tail = (self.tail + body[-len(LAST_CHUNK) :])[-len(LAST_CHUNK) :]
+
+    def is_whole(self) -> bool:
+        """Return whether the response was sent to its end, and does not end by that of the connection."""
+        return self.reply is None and (self.left == 0 or (self.left == CHUNKS and self.tail == LAST_CHUNK))
 
     def sendall(self, data: ReadableBuffer, flags: int = 0, /) -> None:
         """Send all of `data`; unlike that of any socket, the time-out limits each part that is sent."""
@@ -205,9 +249,16 @@ class Connection(socket.socket):
     if not TYPE_CHECKING:
         recvfrom = recvfrom_into = recvmsg = recvmsg_into = sendto = _refuse
 
-    def sendfile(self, *args: Any, **kwargs: Any) -> int:
-        self.answered = True
-        return super().sendfile(*args, **kwargs)
+    def sendfile(self, file: Any, offset: int = 0, count: int | None = None) -> int:
+        """Do what any socket does, but send no more than is left of the body."""
+        self.reply = None
+        left = self.left
+        if left == 0:
+            return 0
+        sent = super().sendfile(file, offset, count if left < 0 else min(left, left if count is None else count))
+        # Where the system cannot send a file, `send` has counted.
+        self.left = left if left < 0 else left - sent
+        return sent
 
     def patiently(self, operation: Callable[..., Any], writing: bool, *args: Any, in_all: bool = False) -> Any:
         """Do an operation within the time-out.
@@ -266,9 +317,9 @@ class RequestFile(io.BufferedReader):
     def readline(self, size: int | None = -1, /) -> bytes:
         """Read a line, as from any file."""
         connection = self._connection
-        if size == REQUEST_LINE and connection.answered and not self.closed:
+        if size == REQUEST_LINE and connection.reply != b"" and not self.closed:
             # What is unread of this request is dropped, if it is here.
-            connection.again = not (connection.head.last or connection.to_come)
+            connection.again = connection.is_whole() and not (connection.told or connection.to_come)
             return b""
         return _readline(self, size)
 

@@ -12,6 +12,12 @@ from typing import Final, NamedTuple
 
 BLANK: Final = re.compile(rb"\A(?:\r?\n)++")
 """Blank lines before a request: some clients send one after a body."""
+ENDLESS: Final = -1
+"""The value in place of a number of bytes when only the end of the connection ends a request, or a response."""
+CHUNKS: Final = -2
+"""That of the body of a response that is sent in chunks."""
+FINAL: Final = re.compile(rb"HTTP/1\.[01] [2-9][^\n]*\n")
+"""The first line of a response that is not an interim one, and does not change the protocol."""
 REQUEST_LINE: Final = 65537
 """The bytes that `http.server` asks for when it wants the line that begins a request."""
 
@@ -21,6 +27,9 @@ _END = re.compile(rb"\n\r?\n")
 _SPACED_NAME = re.compile(rb"\n[^:\s]+[ \t]+:")
 _LENGTHS = re.compile(rb"\ncontent-length:([^\n]*)")
 _LENGTH = re.compile(rb"[0-9]{1,20}")
+_BODILESS = re.compile(rb"HTTP/1\.[01] (?:1(?!01)|204|304)")
+_LONGEST_HEAD = 1 << 18
+"""Bytes of a response without an end of its head after which none is looked for."""
 
 
 class RequestLimits(NamedTuple):
@@ -101,6 +110,31 @@ def measure(data: bytes | bytearray, scanned: int, most: int) -> Head | None:
         whole_line = data.find(b"\n", 0, most) >= 0
         raise BadRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if whole_line else HTTPStatus.REQUEST_URI_TOO_LONG)
     return parse_head(bytes(data[:size]))
+
+
+def measure_response(said: bytes, request: bytes) -> tuple[int, int]:
+    """Return how long the head is that a response begins with, and how long its body, or how it ends.
+
+    It is for a request that begins with `request`.
+
+    Of a head that is not whole the length is more than has been said.
+    """
+    if not said.startswith(b"HTTP/1.") or len(said) > _LONGEST_HEAD:
+        return 0, ENDLESS
+    found = _END.search(said)
+    if found is None:
+        return len(said) + 1, ENDLESS
+    size = found.end()
+    head = said[:size].lower()
+    if request.startswith(b"HEAD ") or _BODILESS.match(said):
+        return size, 0
+    if request.startswith(b"CONNECT ") or said.startswith(b"101", 9):
+        return size, ENDLESS
+    if head.find(b"\ntransfer-encoding:") >= 0:
+        return size, CHUNKS
+    lengths = {text.strip() for text in _LENGTHS.findall(head)}
+    text = lengths.pop() if len(lengths) == 1 else b""
+    return size, int(text) if _LENGTH.fullmatch(text) else ENDLESS
 
 
 def response(status: HTTPStatus, retry_after: int = 0, *, body: bool = True) -> bytes:

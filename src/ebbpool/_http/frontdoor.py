@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
+import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,8 +18,11 @@ from typing import Any, Final
 from ebbpool._clock import monotonic
 from ebbpool._http.connection import LEAST_RATE, Connection
 from ebbpool._http.framing import BadRequest, RequestLimits, response
-from ebbpool._servers.door import DRAINED, LOGGER, Complaint, Door, SelectorPoller, turn_away
+from ebbpool._servers.door import DRAINED, Complaint, Door, SelectorPoller, turn_away
 from ebbpool._stdio import Bell
+
+if sys.platform != "win32":
+    import resource
 
 TICK: Final = 0.25
 """Seconds between two looks at the clocks of connections, at most."""
@@ -26,6 +33,8 @@ GRACE: Final = 1.0
 MOST_BUFFERED: Final = 64 << 20
 """Once the bodies that are here take so many bytes, further requests go to a worker without waiting for theirs."""
 FIRST_READ: Final = 16384
+RESERVED: Final = 256
+"""Descriptors kept for as many workers, each of which may open one, if the server does not say how many there are."""
 
 
 @dataclass(eq=False)
@@ -48,12 +57,13 @@ class FrontDoor(Door):
     def __init__(self, host: Any, poller: SelectorPoller | None = None, clock: Callable[[], float] = monotonic) -> None:
         super().__init__(host, poller, clock)
         limits: RequestLimits = host._limits
-        self._limits = limits
+        self.limits = limits
+        self.leaving = False  # whether the server stops: then responses say that the connection ends
         self.reading = Room(limits.header_timeout)  # whose head has not come in full, new ones included
         self.filling = Room(limits.body_timeout)  # whose head has come, and whose body has not come in full
         self.idle = Room(limits.idle_timeout)  # between requests
         self.lingering = Room(LINGER)  # that were answered, and that their clients are to close
-        self.buffered = 0  # bytes that the connections in `filling` have
+        self.buffered = 0  # bytes of the requests with a body that are here, or wait for a worker
         self._unwatched = Complaint(logging.WARNING, "cannot watch the connection from %s: %s", clock)
         self._held: dict[int, Connection] = {}
         self._now = clock()
@@ -71,12 +81,16 @@ class FrontDoor(Door):
         super().open(listener, bell)
         with self._lock:
             self._open = True
+        self.leaving = False
+        self._most = math.inf
+        if sys.platform != "win32":
+            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if most != resource.RLIM_INFINITY:
+                self._most = most - min(most // 2, self._host.max_workers or RESERVED)
 
     def shut(self) -> None:
-        """End `open`: waiting connections stay as they are, those that workers have are closed after their turn."""
-        with self._lock:
-            self._open = False
-        self._take_returned()
+        """End `open`: waiting connections stay as they are, and clients that are answered are told that it ends."""
+        self.leaving = True
         self._poller.forget(self._listener)
         self._poller.forget(self._bell.ear.fileno())
         self._listener = -1
@@ -111,6 +125,15 @@ class FrontDoor(Door):
 
     # Accepting.
 
+    def check_room(self) -> None:
+        """Raise `OSError` if a connection more would take a descriptor that a handler may need."""
+        if self._most < math.inf:
+            # A new descriptor has the lowest number that is free.
+            lowest = os.dup(self._bell.ear.fileno())
+            os.close(lowest)
+            if lowest >= self._most:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
     def take_in(self, request: Any, client_address: Any) -> None:
         """Read the first request of a connection that was accepted."""
         connection = Connection.adopt(request) if type(request) is socket.socket else request
@@ -119,7 +142,7 @@ class FrontDoor(Door):
             super().take_in(connection, client_address)
             return
         connection.address = client_address
-        connection.limits = self._limits
+        connection.door = self
         if self._enter(connection, self.reading):
             self._read(connection)
 
@@ -162,7 +185,7 @@ class FrontDoor(Door):
                 connection.data = bytearray(connection.data)
             connection.data += chunk
             if connection.room is self.filling:
-                self.buffered += len(chunk)
+                self.count(connection, len(connection.data))
         self._advance(connection)
 
     def _advance(self, connection: Connection) -> None:
@@ -174,8 +197,12 @@ class FrontDoor(Door):
         if ready:
             self._leave(connection)
             self._poller.drop(connection)
-            connection.limit = self._limits.request_timeout
+            if connection.head.length != 0:
+                self.count(connection, len(connection.data))
+            connection.limit = self.limits.request_timeout
             self._host._guarded(self._host.process_request, connection, connection.address)
+            if connection.fileno() < 0:
+                self.count(connection, 0)
             return
         room = self.reading if connection.head is None else self.filling
         if connection.data and connection.room is not room:
@@ -194,9 +221,10 @@ class FrontDoor(Door):
     def answer(self, connection: Connection, status: HTTPStatus, retry_after: int = 0) -> None:
         """Answer in place of a handler, and end the connection."""
         self._leave(connection)
+        self.count(connection, 0)
         body = not connection.data.startswith(b"HEAD ")
+        self._host._log_refusal(connection, status)
         connection.data = b""
-        LOGGER.info("answered %s without a handler: %d %s", connection.address, status.value, status.phrase)
         try:
             connection.post(response(status, retry_after, body=body))
             connection.shutdown(socket.SHUT_WR)
@@ -225,7 +253,7 @@ class FrontDoor(Door):
         room.held[descriptor] = connection
         self._held[descriptor] = connection
         if room is self.filling:
-            self.buffered += len(connection.data)
+            self.count(connection, len(connection.data))
         return True
 
     def _leave(self, connection: Connection) -> None:
@@ -233,8 +261,7 @@ class FrontDoor(Door):
         if room is not None:
             del room.held[connection.descriptor]
             del self._held[connection.descriptor]
-            if room is self.filling:
-                self.buffered -= len(connection.data)
+            self.count(connection, 0)
 
     def _arm(self, connection: Connection) -> None:
         try:
@@ -267,6 +294,13 @@ class FrontDoor(Door):
                     self._drop(connection)
 
     # For workers.
+
+    def count(self, connection: Connection, size: int) -> None:
+        """Have a connection count for `size` bytes; in any thread that has it."""
+        if connection.counted != size:
+            with self._lock:
+                self.buffered += size - connection.counted
+            connection.counted = size
 
     def give_back(self, connection: Connection) -> None:
         """Take a connection back from its handler, or close it; in the worker."""
@@ -305,25 +339,28 @@ class FrontDoor(Door):
     def close(self, patience: float | None) -> None:
         """Close waiting connections, once requests that have begun to come have been read; while no loop runs.
 
-        That may take `patience` seconds; None for as long as the limits for clients allow.
+        A client that was not told of the end may be about to send a request: it has a moment for that. All may take
+        `patience` seconds; None for as long as the limits for clients, and the handlers, allow.
         """
         if self._closed:
             return
-        self._now = self._clock()
-        deadline = None if patience is None else self._now + patience
         self._closed = True
-        for connection in list(self.idle.held.values()):
-            self._read(connection)
-            if connection.room is self.idle:
-                self._drop(connection)
-        while True:
-            self._now = self._clock()
-            for connection in list(self.reading.held.values()):
-                if not connection.data and connection.since + GRACE <= self._now:
+        begun = self._now = self._clock()
+        left = step = GRACE / 20
+        handlers = self._host.pool_handlers
+        while self._open:
+            if patience is not None:
+                left = min(step, begun + patience - self._now)
+            self.turn(left if self._held else 0.0)
+            for connection in [*self.reading.held.values(), *self.idle.held.values()]:
+                if not connection.data and max(connection.since, begun) + GRACE <= self._now:
                     self._drop(connection)
-            if not self._held or (deadline is not None and self._now >= deadline):
+            # Handlers give back connections whose clients were not told.
+            if left <= 0 or (not self._held and handlers.join(left) and not self._returned):
                 break
-            self.turn(GRACE / 20)
+        with self._lock:
+            self._open = False
+        self._take_returned()
         for connection in list(self._held.values()):
             self._drop(connection)
         self._poller.close()

@@ -16,6 +16,7 @@ from ebbpool._unix import identity, must_be_free, refused, remove
 Bind: TypeAlias = tuple[str, int] | str | socket.socket
 
 UNIX: Final = "unix:"
+MODE: Final = "?mode="
 _INET = re.compile(r"(?:\[(.+)\]|([^:\[\]]*)):([0-9]+)")
 
 
@@ -58,10 +59,12 @@ def _address_of(bind: Any) -> str | tuple[str, int] | socket.socket:
         return _bound(bind)
     if isinstance(bind, str):
         if bind.startswith(UNIX):
-            path = bind[len(UNIX) :]
+            path, marked, mode = bind[len(UNIX) :].partition(MODE)
             if not path or "\0" in path:
                 raise ValueError(f"bind must name a path after {UNIX!r}, not {bind!r}")
-            return path
+            if marked and re.fullmatch("0?[0-7]{3}", mode) is None:
+                raise ValueError(f"bind must have an octal mode of 000 to 777, not {mode!r} in {bind!r}")
+            return bind[len(UNIX) :]
         parts = _INET.fullmatch(bind)
         if parts is None:
             raise ValueError(f'bind must be "host:port", "[host]:port" or "unix:path", not {bind!r}')
@@ -99,13 +102,17 @@ def _inet(host: str, port: int, backlog: int) -> socket.socket:
     return socket.create_server(address, family=family, backlog=backlog, dualstack_ipv6=dual)
 
 
-def _unix(path: str, backlog: int, ours: ExitStack) -> socket.socket:
+def _unix(where: str, backlog: int, ours: ExitStack) -> socket.socket:
+    path, _, mode = where.partition(MODE)
     must_be_free(path)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     listener = ours.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     listener.bind(path)
     ours.callback(remove, path, identity(path))
+    if mode:
+        # Nobody can connect before it listens.
+        os.chmod(path, int(mode, 8))
     listener.listen(backlog)
     return listener
 

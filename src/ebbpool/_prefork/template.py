@@ -8,6 +8,7 @@ end of each; it ends when the parent does.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import importlib
 import logging
@@ -141,27 +142,33 @@ def _fork(link: Connection, call: Work, listener: socket.socket) -> None:
     """Fork children until the parent is gone, which is an error: EOFError or OSError."""
     context: Any = multiprocessing.get_context("fork")
     children: dict[int, BaseProcess] = {}
-    signals = OwnSignals([signal.SIGCHLD], link.close)
+    through = socket.socket(fileno=link.fileno())
+
+    def forsake() -> None:
+        through.detach()
+        link.close()
+
+    signals = OwnSignals([signal.SIGCHLD], forsake)
     signals.install()
     while True:
         asked = link in wait([link, signals.ear])
         signals.hear()
         if asked:
             serial, number = link.recv()
-            with socket.socket(fileno=os.dup(link.fileno())) as through:
-                _, (descriptor,), _, _ = socket.recv_fds(through, 1, 1)
+            _, descriptors, _, _ = socket.recv_fds(through, 1, 1)
             flush_or_discard(sys.stdout, sys.stderr)
-            with _socket(descriptor) as line:
-                name = f"ebbpool-prefork-{number}"
-                process = context.Process(target=call, args=(listener, number, line), name=name, daemon=False)
-                try:
-                    with blocked():
-                        process.start()
-                except OSError as error:
-                    link.send((serial, None, error))
-                else:
-                    children[serial] = process
-                    link.send((serial, process.pid, None))
+            try:
+                if not descriptors:
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                with _socket(descriptors[0]) as line, blocked():
+                    name = f"ebbpool-prefork-{number}"
+                    process = context.Process(target=call, args=(listener, number, line), name=name, daemon=False)
+                    process.start()
+            except OSError as error:
+                link.send((serial, None, error))
+            else:
+                children[serial] = process
+                link.send((serial, process.pid, None))
         for serial, process in list(children.items()):
             if process.exitcode is not None:
                 link.send((serial, None, process.exitcode))

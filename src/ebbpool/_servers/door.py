@@ -212,6 +212,9 @@ class Door:
     def take_in(self, request: Any, client_address: Any) -> None:
         self._host.process_request(request, client_address)
 
+    def check_room(self) -> None:
+        """Raise the `OSError` of an accept for which there is no room."""
+
     def shed(self) -> bool:
         """Close a connection, for want of what the system needs for another one; return whether there was one."""
         return False

@@ -143,10 +143,13 @@ class Handlers:
         """Return whether this thread runs a handler."""
         return get_ident() in [handler.thread for handler in list(self._live)]
 
-    def close(self, timeout: float | None) -> None:
-        """Wait for the handlers, then shut the executor down if it is owned, even if a `TimeoutError` is raised."""
-        deadline = None if timeout is None else monotonic() + timeout
-        over = not self.join(timeout)
+    def close(self, timeout: float | None, begun: float | None = None) -> None:
+        """Wait for the handlers, then shut the executor down if it is owned, even if a `TimeoutError` is raised.
+
+        The `timeout` counts from `begun`, or from now.
+        """
+        deadline = None if timeout is None else (monotonic() if begun is None else begun) + timeout
+        over = not self.join(None if deadline is None else max(0.0, deadline - monotonic()))
         if self.owned:
             pool: Any = self.executor
             left = None if deadline is None else max(0.0, deadline - monotonic())

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor
 from math import inf
-from time import sleep
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Self
 
 from ebbpool._checks import time_limit, waiting_limit
@@ -244,6 +244,7 @@ class AdaptivePoolMixIn(_Base):
         try:
             for _ in range(most):
                 try:
+                    door.check_room()
                     accepted.append(self.get_request())
                     count += 1
                 except OSError as error:
@@ -373,17 +374,17 @@ class AdaptivePoolMixIn(_Base):
         if handlers is None:
             super().server_close()
             return
+        begun = monotonic()
         patience = waiting_limit("shutdown_timeout", self.shutdown_timeout) if self.block_on_close else 0.0
-        patience = self._close_listener(patience)
+        self._close_listener(patience)
         if self.block_on_close:
-            handlers.close(patience)
+            handlers.close(patience, begun)
         elif handlers.owned:
             handlers.executor.shutdown(wait=False)
 
-    def _close_listener(self, patience: float | None) -> float | None:
-        """Close the listener, and what has no handler; return what is left of `patience` seconds."""
+    def _close_listener(self, patience: float | None) -> None:
+        """Close the listener, and what has no handler, within `patience` seconds."""
         super().server_close()
-        return patience
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until no request is queued or handled; the server goes on meanwhile.
