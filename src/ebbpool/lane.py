@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -17,8 +17,6 @@ from ebbpool._pool.stats import LaneStats
 if TYPE_CHECKING:
     import asyncio
     from typing import Self
-
-    from ebbpool._core.accel import Future
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -29,13 +29,13 @@ ENDS: Final = sys.version_info < (3, 16)
 """Whether the error of a call ends the iterator of `map`, as it does in the standard library of this Python."""
 
 
-class Results(NoCopy, chain[Any]):
-    """The iterator that a map returns.
+class Results(NoCopy, chain[T]):
+    """The iterator that a map returns; `close` ends the map.
 
     It hands out the results of one piece at the speed of C, and drops each result as it does.
     """
 
-    _pieces: Generator[Iterable[Any]]
+    _pieces: Generator[Iterable[T]]
 
     def close(self) -> None:
         """End the map: no further call begins. As with any generator, this does nothing before the first `next`.
@@ -106,7 +106,7 @@ class Maps(NoCopy, Executor):
         timeout: float | None = None,
         chunksize: int | None = None,
         buffersize: int | None = None,
-    ) -> Iterator[T]:
+    ) -> Results[T]:
         """Call `fn` with the items of the iterables, in workers; return an iterator over the results, in order.
 
         Args:
@@ -141,7 +141,7 @@ class Maps(NoCopy, Executor):
         timeout: float | None = None,
         chunksize: int | None = None,
         buffersize: int | None = None,
-    ) -> Iterator[T]:
+    ) -> Results[T]:
         """Do what `map` does, but hand out results as they come.
 
         An error is raised when its turn comes, and the iterator can be read further after it. A time-out ends it, and
@@ -158,7 +158,7 @@ class Maps(NoCopy, Executor):
         buffersize: int | None,
         in_order: bool,
         /,
-    ) -> Iterator[Any]:
+    ) -> Results[Any]:
         """Start a map: its tasks are submitted before this returns."""
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
