@@ -119,6 +119,8 @@ class ClusterExecutor(AdaptiveExecutor):
         call: Callable[[], T] = self._link.pack(fn, args, kwargs)
         return super().submit(call)
 
+    _own_submit = submit
+
     # The engine's other ways in: of lanes and `submit_first`, of event loops, of delayed and repeated calls.
     def hand_in(
         self,

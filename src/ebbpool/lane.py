@@ -88,6 +88,8 @@ class Lane(Maps, ThreadPoolExecutor):
         future: Future[T] = self.executor.hand_in(self.core, self.core.first, fn, args, kwargs)
         return future
 
+    _own_submit = submit
+
     def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Have `fn(*args, **kwargs)` run in the lane, from a running asyncio loop; see `AdaptiveExecutor.run`."""
         future: asyncio.Future[T] = self.executor.run_in(self.core, fn, args, kwargs)
