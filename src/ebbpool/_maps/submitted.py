@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from concurrent.futures.thread import BrokenThreadPool
 from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX
@@ -63,6 +64,8 @@ class Submitted:
 
         A call that is cancelled ends the map.
         """
+        if os.getpid() != self._process:
+            raise BrokenThreadPool("the process was forked while the map was under way")
         try:
             future = self._next(limit)
             error = future.exception(_left(limit))
@@ -81,8 +84,6 @@ class Submitted:
 
     def abandon(self) -> None:
         """Cancel all calls, the last one first, so that none moves up in a queue while others go."""
-        if os.getpid() != self._process:
-            return
         held, self._held = self._held, {}
         self._turn = SimpleQueue()
         while held:
