@@ -336,6 +336,7 @@ def test_an_error_that_is_kept_keeps_nothing_else(method: str, kind: Any, buffer
         assert isinstance(error, Boom)
 
 
+@pytest.mark.counts_references
 def test_what_ends_after_the_consumer_has_left_is_no_garbage() -> None:
     """Futures of the standard library keep their callbacks."""
     futures: list[Future[Any]] = []
@@ -355,7 +356,7 @@ def test_what_ends_after_the_consumer_has_left_is_no_garbage() -> None:
         futures[1].set_result(thing)
         futures.clear()
         del thing
-        gone(reference, pool=pool)
+        gone(reference)
 
 
 @either
