@@ -11,7 +11,6 @@ from asyncio import _get_running_loop as running_loop
 from collections.abc import Callable
 from typing import Any
 
-from ebbpool._core.accel import instrumented
 from ebbpool._loops import LoopFuture, mailbox_of
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
@@ -35,18 +34,12 @@ class _ShortWay:
         if executor is None and self._default is None:
             self.set_default_executor(AdaptiveExecutor(thread_name_prefix=self.prefix))
         given = self._default if executor is None else executor
-        lane, pool = (given.core, given.executor) if type(given) is Lane else (None, given)
-        if (
-            not isinstance(pool, AdaptiveExecutor)
-            or type(pool).submit is not AdaptiveExecutor.submit
-            # A tracing tool sees what is submitted on the long way, as with any loop.
-            or instrumented()
-            # The short way begins in the thread of a running loop.
-            or running_loop() != self
-        ):
+        # The short way begins in the thread of a running loop.
+        if not isinstance(given, Lane | AdaptiveExecutor) or given.submits_otherwise() or running_loop() != self:
             return super().run_in_executor(executor, func, *args)  # type: ignore[misc]  # of the class that this is added to
         if self.get_debug() and (inspect.iscoroutine(func) or inspect.iscoroutinefunction(func)):
             raise TypeError("coroutines cannot be used with run_in_executor()")
+        lane, pool = (given.core, given.executor) if isinstance(given, Lane) else (None, given)
         future: LoopFuture[Any] = LoopFuture(loop=self)
         future.quiet = True
         return pool.run_on(self, future, None, func, args, None, lane)

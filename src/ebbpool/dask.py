@@ -7,6 +7,7 @@ When to use it, and when not: ``docs/cluster.md``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, TypeVar, get_args
 
@@ -26,7 +27,6 @@ except ImportError as _error:
     ) from _error
 
 if TYPE_CHECKING:
-    from ebbpool._core.accel import Future
     from ebbpool._core.scope import Scope
 
 __all__ = ["ClusterExecutor", "ClusterLane"]
@@ -118,6 +118,8 @@ class ClusterExecutor(AdaptiveExecutor):
         """
         call: Callable[[], T] = self._link.pack(fn, args, kwargs)
         return super().submit(call)
+
+    _own_submit = submit
 
     # The engine's other ways in: of lanes and `submit_first`, of event loops, of delayed and repeated calls.
     def hand_in(

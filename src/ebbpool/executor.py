@@ -33,8 +33,6 @@ from ebbpool.session import Session, end_all
 if TYPE_CHECKING:
     import asyncio
 
-    from ebbpool._core.accel import Future
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -159,15 +157,17 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
 
     if TYPE_CHECKING:
 
-        def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
             """See `ExecutorCore.submit`; this declares its type."""
             ...
 
-        def submit_first(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        def submit_first(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
             """See `ExecutorCore.submit_first`; this declares its type."""
             ...
 
-        def submit_later(self, delay: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        def submit_later(
+            self, delay: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+        ) -> futures.Future[T]:
             """See `ExecutorCore.submit_later`; this declares its type."""
             ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -17,8 +17,6 @@ from ebbpool._pool.stats import LaneStats
 if TYPE_CHECKING:
     import asyncio
     from typing import Self
-
-    from ebbpool._core.accel import Future
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,6 +87,8 @@ class Lane(Maps, ThreadPoolExecutor):
         """
         future: Future[T] = self.executor.hand_in(self.core, self.core.first, fn, args, kwargs)
         return future
+
+    _own_submit = submit
 
     def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Have `fn(*args, **kwargs)` run in the lane, from a running asyncio loop; see `AdaptiveExecutor.run`."""

@@ -38,7 +38,6 @@ from http import HTTPStatus
 from typing import Any
 
 from ebbpool._checks import seconds, whole
-from ebbpool._clock import monotonic
 from ebbpool._http.connection import Connection
 from ebbpool._http.framing import RequestLimits, response
 from ebbpool._http.frontdoor import FrontDoor

@@ -43,6 +43,32 @@ def test_tiny_items_share_calls_and_a_chunksize_is_kept(pool: ClusterExecutor, s
         assert len(sent) == 2
 
 
+@pytest.mark.parametrize("chunksize", [0, -3])
+def test_a_chunksize_below_one_is_as_good_as_none(pool: ClusterExecutor, sent: list[Any], chunksize: int) -> None:
+    assert list(pool.map(remote.add, range(20_000), chunksize=chunksize)) == list(range(1, 20_001))
+    assert len(sent) < 1000
+
+
+@pytest.mark.parametrize("chunksize", [1.5, "2"])
+def test_a_chunksize_is_a_number_of_items(pool: ClusterExecutor, chunksize: Any) -> None:
+    with pytest.raises(TypeError, match=f"chunksize must be an integer, not {chunksize!r}"):
+        pool.map(remote.add, range(3), chunksize=chunksize)
+
+
+def test_each_item_passes_through_a_submit_of_a_subclass(client: Client) -> None:
+    threads: list[threading.Thread] = []
+
+    class Noting(ClusterExecutor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            threads.append(threading.current_thread())
+            return super().submit(fn, *args, **kwargs)
+
+    with Noting(client) as pool:
+        results = pool.map(remote.add, range(10), range(10))
+        assert threads == [threading.current_thread()] * 10
+        assert list(results) == list(range(0, 20, 2))
+
+
 def test_an_error_comes_at_its_place(pool: ClusterExecutor, held: Held) -> None:
     results = pool.map(remote.divide, [1, 2, 0, 5])
     assert [next(results), next(results)] == [10, 5]

@@ -100,6 +100,29 @@ async def test_what_has_no_short_way_is_reached_by_the_ordinary_one() -> None:
         assert counting.count == 1
 
 
+@on_our_loops
+@pytest.mark.parametrize("where", ["the pool", "its lane", "the class"])
+async def test_a_submit_that_was_put_there_is_called(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    def submit(fn: Any, /, *args: Any) -> Any:
+        calls.append((fn, *args))
+        return own(*args) if where != "the class" else own(fn, *args)
+
+    with AdaptiveExecutor() as pool:
+        executor: Any = pool.lane("lane", limit=1) if where == "its lane" else pool
+        place: Any = AdaptiveExecutor if where == "the class" else executor
+        own = (
+            AdaptiveExecutor.submit
+            if where == "the class"
+            else lambda *args: type(executor).submit(executor, abs, *args)
+        )
+        monkeypatch.setattr(place, "submit", submit)
+        assert await asyncio.get_running_loop().run_in_executor(executor, abs, -3) == 3
+        assert calls == [((pool, abs, -3) if where == "the class" else (abs, -3))]
+        monkeypatch.undo()
+
+
 def test_the_executor_may_be_given_to_the_factory(factory: Callable[..., asyncio.AbstractEventLoop]) -> None:
     pool = AdaptiveExecutor(thread_name_prefix="given")
 

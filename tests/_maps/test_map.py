@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Self
 
 import pytest
@@ -125,7 +126,6 @@ def test_an_input_that_fails_passes_its_error_on_after_the_results(
 
 
 @either
-@pytest.mark.parametrize("name", ["buffersize", "chunksize"])
 @pytest.mark.parametrize(
     ("size", "error", "text"),
     [
@@ -137,13 +137,11 @@ def test_an_input_that_fails_passes_its_error_on_after_the_results(
         (True, TypeError, "an integer or None, not True"),
     ],
 )
-def test_a_bad_call_takes_nothing_from_the_input(
-    method: str, name: str, size: Any, error: type[Exception], text: str
-) -> None:
+def test_a_bad_call_takes_nothing_from_the_input(method: str, size: Any, error: type[Exception], text: str) -> None:
     with AdaptiveExecutor(2) as pool:
         call, source = getattr(pool, method), Source(3)
-        with pytest.raises(error, match=f"{name} must be {text}"):
-            call(int, source, **{name: size})
+        with pytest.raises(error, match=f"buffersize must be {text}"):
+            call(int, source, buffersize=size)
         with pytest.raises(TypeError, match=r"fn.*17"):
             call(17, source)
         with pytest.raises(TypeError, match="not iterable"):
@@ -157,7 +155,7 @@ def test_a_bad_call_takes_nothing_from_the_input(
 @given(
     method=st.sampled_from(["map", "map_unordered"]),
     count=st.integers(0, 300),
-    chunksize=st.none() | st.integers(1, 50),
+    chunksize=st.none() | st.integers(-1, 50),
     buffersize=st.none() | st.integers(1, 60),
     failing=st.sets(st.integers(0, 299), max_size=20),
     kind=st.sampled_from([Source, range, list, tuple, dict.fromkeys]),
@@ -337,27 +335,18 @@ def test_any_exception_comes_at_its_place_and_cuts_nothing_short(error: type[Bas
         assert pool.submit(int).result(TIMEOUT) == 0
 
 
-@pytest.mark.parametrize(("count", "chunksize", "tasks"), [(10, 1, 10), (10, 3, 4), (9, 3, 3), (2, 100, 1)])
-def test_a_given_chunksize_is_the_items_of_a_task(count: int, chunksize: int, tasks: int) -> None:
-    threads: dict[int, list[int]] = {}
-    pool = AdaptiveExecutor(50)
-    with pool, Gate() as gate:
-
-        def work(number: int) -> int:
-            threads.setdefault(threading.get_ident(), []).append(number)
-            gate()
-            return number
-
-        results = pool.map(work, range(count), chunksize=chunksize)
-        gate.await_begun(tasks)
-        assert gate.nobody_begins()
-        assert pool.stats().submitted == tasks
+@pytest.mark.parametrize("kind", ["pool", "lane", "other submit"])
+@either
+@pytest.mark.parametrize("chunksize", [-1, 0, 2, 8, 0.5])
+def test_a_chunksize_has_no_effect_as_in_the_standard_library(kind: str, method: str, chunksize: Any) -> None:
+    with AdaptiveExecutor(8) as pool, Gate() as gate:
+        executor: Any = pool.lane("wide", limit=8) if kind == "lane" else pool
+        if kind == "other submit":
+            vars(pool)["submit"] = pool.submit
+        results = getattr(executor, method)(gate, range(8), chunksize=chunksize)
+        gate.await_begun(8)
         gate.open()
-        assert list(results) == list(range(count))
-        chunks = sorted(threads.values())
-        wait_for_idle(pool)
-        assert pool.stats().completed == tasks
-    assert chunks == [list(range(first, min(first + chunksize, count))) for first in range(0, count, chunksize)]
+        assert sorted(results) == list(range(8))
 
 
 @pytest.mark.parametrize("max_workers", [1, 2, 5])
@@ -376,14 +365,14 @@ def test_maps_in_maps(max_workers: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("when_full", "max_queue", "chunksize", "buffersize"),
-    [*itertools.product(["block", "caller_runs"], [0, 1, 3], [None, 1, 4], [None, 5]), ("reject", 3, None, None)],
+    ("when_full", "max_queue", "buffersize"),
+    [*itertools.product(["block", "caller_runs"], [0, 1, 3], [None, 5]), ("reject", 3, None)],
 )
-def test_a_bounded_queue(when_full: Any, max_queue: int, chunksize: int | None, buffersize: int | None) -> None:
+def test_a_bounded_queue(when_full: Any, max_queue: int, buffersize: int | None) -> None:
     with AdaptiveExecutor(2, max_queue=max_queue, when_full=when_full) as pool:
-        results = pool.map(str, range(500), chunksize=chunksize, buffersize=buffersize)
+        results = pool.map(str, range(500), buffersize=buffersize)
         assert list(results) == [str(number) for number in range(500)]
-        nested = pool.submit(lambda: list(pool.map(str, range(50), chunksize=chunksize, buffersize=buffersize)))
+        nested = pool.submit(lambda: list(pool.map(str, range(50), buffersize=buffersize)))
         assert nested.result(TIMEOUT) == [str(number) for number in range(50)]
         wait_for_idle(pool)
         assert pool.stats().rejected == 0
@@ -406,14 +395,13 @@ def test_the_caller_runs_no_more_than_it_has_to() -> None:
         assert threads[1] != threading.get_ident()
 
 
-@pytest.mark.parametrize("chunksize", [None, 1])
-def test_a_full_queue_that_rejects_ends_the_map(chunksize: int | None) -> None:
+def test_a_full_queue_that_rejects_ends_the_map() -> None:
     ran: list[int] = []
     with AdaptiveExecutor(3, max_queue=1, when_full="reject") as pool, Gate() as gate:
         held = [pool.submit(gate) for _ in range(3)]
         gate.await_begun(3)
         with pytest.raises(QueueFull):
-            pool.map(ran.append, range(100), chunksize=chunksize)
+            pool.map(ran.append, range(100))
         assert pool.stats().queued == 0
         gate.open()
         concurrent.futures.wait(held, TIMEOUT)
@@ -424,23 +412,28 @@ def test_a_full_queue_that_rejects_ends_the_map(chunksize: int | None) -> None:
 variable: ContextVar[str] = ContextVar("variable", default="unset")
 
 
-@pytest.mark.parametrize("chunksize", [None, 1, 10])
-def test_every_claim_runs_in_a_copy_of_the_callers_context(chunksize: int | None) -> None:
-    def work(number: int) -> str:
+@pytest.mark.parametrize("kind", ["pool", "lane", "other submit"])
+@pytest.mark.parametrize("buffersize", [None, 30])
+@pytest.mark.parametrize("wide", [False, True])
+@either
+def test_every_item_has_a_copy_of_the_callers_context_to_itself(
+    kind: str, buffersize: int | None, wide: bool, method: str
+) -> None:
+    def work(*numbers: int) -> str:
         seen = variable.get()
-        variable.set(f"{seen}, and {number}")
+        variable.set(f"{seen}, and {numbers}")
         return seen
 
     token = variable.set("mine")
     try:
         with AdaptiveExecutor(2, propagate_context=True) as pool:
-            results = list(pool.map(work, range(200), chunksize=chunksize))
+            executor: Any = pool.lane("narrow", limit=1) if kind == "lane" else pool
+            if kind == "other submit":
+                vars(pool)["submit"] = pool.submit
+            columns = [range(200)] * (1 + wide)
+            assert set(getattr(executor, method)(work, *columns, buffersize=buffersize)) == {"mine"}
     finally:
         variable.reset(token)
-    assert all(result.startswith("mine") for result in results)
-    if chunksize == 1:
-        assert set(results) == {"mine"}
-    assert results.count("mine") >= (20 if chunksize == 10 else 2)
 
 
 def test_results_come_as_they_are_there() -> None:
@@ -459,15 +452,12 @@ def test_results_come_as_they_are_there() -> None:
 
 
 @either
-@pytest.mark.parametrize(("chunksize", "buffersize"), [(None, None), (3, None), (None, 2)])
+@pytest.mark.parametrize("buffersize", [None, 2])
 @pytest.mark.parametrize(
     "ending", ["closed", "timed out", pytest.param("forgotten", marks=pytest.mark.counts_references)]
 )
-def test_a_map_that_ends_early_runs_nothing_more(
-    method: str, chunksize: int | None, buffersize: int | None, ending: str
-) -> None:
-    """The last item to run is the last one of its claim, where its size is given."""
-    last = (chunksize or 1) - 1 if ending == "timed out" else FAR if buffersize is None else 1
+def test_a_map_that_ends_early_runs_nothing_more(method: str, buffersize: int | None, ending: str) -> None:
+    last = 0 if ending == "timed out" else FAR if buffersize is None else 1
     ran: list[int] = []
     with AdaptiveExecutor(1) as pool, Gate() as gate:
 
@@ -478,7 +468,7 @@ def test_a_map_that_ends_early_runs_nothing_more(
             return number
 
         options = {"timeout": 0.001 if ending == "timed out" else None, "buffersize": buffersize}
-        results = getattr(pool, method)(work, range(2 * FAR), chunksize=chunksize, **options)
+        results = getattr(pool, method)(work, range(2 * FAR), **options)
         assert ending == "timed out" or next(results) == 0
         gate.await_begun()
         if ending == "closed":
@@ -504,16 +494,15 @@ def test_a_map_that_was_never_read_does_not_end_early() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "method", "max_queue", "chunksize"),
+    ("where", "method", "max_queue"),
     [
-        *(("pool", "map", *each) for each in ((None, None), (100, 1), (None, 3))),
-        *(("pool", "map_unordered", *each) for each in ((100, None), (None, 1), (100, 3))),
-        ("lane", "map", 100, None),
-        ("pool of a lane", "map", 100, None),
+        *itertools.product(["pool"], ["map", "map_unordered"], [None, 100]),
+        ("lane", "map", 100),
+        ("pool of a lane", "map", 100),
     ],
 )
 def test_shutdown_that_cancels_cancels_the_rest_whoever_waits_for_it_meanwhile(
-    where: str, method: str, max_queue: int | None, chunksize: int | None
+    where: str, method: str, max_queue: int | None
 ) -> None:
     ran: list[int] = []
 
@@ -523,7 +512,7 @@ def test_shutdown_that_cancels_cancels_the_rest_whoever_waits_for_it_meanwhile(
 
     with AdaptiveExecutor(1, max_queue=max_queue) as pool, Gate() as gate:
         lane = pool.lane("lane", limit=1)
-        results = getattr(pool if where == "pool" else lane, method)(work, range(20), chunksize=chunksize)
+        results = getattr(pool if where == "pool" else lane, method)(work, range(20))
         gate.await_begun()
         executor = lane if where == "lane" else pool
         executor.shutdown(wait=False, cancel_futures=True)
@@ -531,9 +520,8 @@ def test_shutdown_that_cancels_cancels_the_rest_whoever_waits_for_it_meanwhile(
         assert closer.still_waits()
         gate.open()
         closer.join()
-        size = chunksize or 1
-        assert ran == list(range(size))
-        assert [next(results) for _ in range(size)] == list(range(size))
+        assert ran == [0]
+        assert next(results) == 0
         with pytest.raises(concurrent.futures.CancelledError):
             next(results)
 
@@ -564,23 +552,26 @@ def test_a_map_is_timed_from_the_call_and_takes_what_is_there() -> None:
 
 
 @pytest.mark.counts_references
-@pytest.mark.parametrize(("chunksize", "buffersize"), [(None, None), (None, 3), (50, None), (400, None)])
-def test_items_and_results_are_let_go_as_they_are_handed_out(chunksize: int | None, buffersize: int | None) -> None:
-    """Even where a claim brought several at once; but those of a large one together."""
+@pytest.mark.parametrize("buffersize", [None, 3])
+@pytest.mark.parametrize("kind", ["pool", "other submit"])
+def test_items_and_results_are_let_go_as_they_are_handed_out(kind: str, buffersize: int | None) -> None:
+    """Even where a claim brought several at once."""
     with no_collector(), AdaptiveExecutor(1) as pool:
+        if kind == "other submit":
+            vars(pool)["submit"] = partial(AdaptiveExecutor.submit, pool)
         things = [Thing() for _ in range(800)]
         references = [weakref.ref(thing) for thing in things]
         items = (things.pop(0) for _ in range(800))
-        results = pool.map(lambda thing: thing, items, chunksize=chunksize, buffersize=buffersize)
+        results = pool.map(lambda thing: thing, items, buffersize=buffersize)
         wait_for_idle(pool)
         for number in range(60):
             next(results)
-            if chunksize != 400:
-                gone(references[number], pool=pool)
+            gone(references[number], pool=pool)
         deque(itertools.islice(results, 400), 0)
         gone(*references[:400], pool=pool)
         assert references[799]() is not None
-        results.close()  # type: ignore[attr-defined]
+        results.close()
+        vars(pool).pop("submit", None)
         things.clear()
         gone(*references, pool=pool)
 
@@ -639,7 +630,7 @@ def test_an_error_that_comes_after_the_consumer_has_left_is_no_garbage() -> None
             del error
 
     with no_collector(), AdaptiveExecutor(2) as pool, Gate() as gate:
-        results = pool.map(work, range(2), chunksize=1)
+        results = pool.map(work, range(2))
         gate.await_begun()
         with pytest.raises(Boom):
             next(results)
@@ -691,23 +682,20 @@ def read_to_the_end(results: Iterator[Any], error: str) -> list[Any]:
 
 @pytest.mark.parametrize("kind", ["pool", "lane"])
 @either
-@pytest.mark.parametrize("chunksize", [None, 1, 2, 3])
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("state", ["unread", "begun", "running"])
-def test_what_was_read_before_a_shutdown_is_handed_out(
-    kind: str, method: str, chunksize: int | None, more: bool, state: str
-) -> None:
-    count = 3 if chunksize == 3 else 4
+def test_what_was_read_before_a_shutdown_is_handed_out(kind: str, method: str, more: bool, state: str) -> None:
+    count = 4
     with place(kind) as executor, Gate() as gate:
         source = Source(count + more)
-        results = getattr(executor, method)(gate, source, buffersize=4, chunksize=chunksize)
+        results = getattr(executor, method)(gate, source, buffersize=count)
         gate.await_begun()
         got = []
         if state == "running":
             executor.shutdown(wait=False)
             waiting = Background(lambda: next(results))
             assert waiting.still_waits()
-            assert source.taken == count or chunksize == 3, "nothing is read for tasks that nobody takes"
+            assert source.taken == count, "nothing is read for tasks that nobody takes"
             gate.open()
             got.append(waiting.join())
         else:
@@ -723,19 +711,16 @@ def test_what_was_read_before_a_shutdown_is_handed_out(
 
 
 @either
-@pytest.mark.parametrize("chunksize", [None, 1, 2])
-def test_what_was_read_before_a_task_was_refused_is_handed_out(
-    method: str, chunksize: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise RuntimeError("not in the mood")
-
+def test_what_was_read_before_a_task_was_refused_is_handed_out(method: str) -> None:
     ran: list[int] = []
-    with AdaptiveExecutor(2) as pool:
-        results = getattr(pool, method)(ran.append, Source(), buffersize=4, chunksize=chunksize)
+    with AdaptiveExecutor(2, max_queue=4, when_full="reject") as pool, Gate() as gate:
+        results = getattr(pool, method)(ran.append, Source(), buffersize=4)
         wait_for_idle(pool)
-        monkeypatch.setattr(pool, "submit", refuse)
-        assert read_to_the_end(results, "not in the mood") == [None] * 4
+        for _ in range(2):
+            gate.hold(pool)
+        for _ in range(4):
+            pool.submit(int)
+        assert read_to_the_end(results, "max_queue=4 tasks are waiting") == [None] * 4
         assert sorted(ran) == [0, 1, 2, 3]
 
 

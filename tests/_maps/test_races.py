@@ -28,9 +28,10 @@ class Script:
         self._max_workers = 1000
         self._shutdown = False
         self.run = MapRun(self, lambda item: item, False, None, None, ordered)  # type: ignore[arg-type]
+        self.run._hand_in = self.hand_in  # type: ignore[method-assign]
         self.run.read_all(items)
 
-    def submit(self, task: Callable[[], None]) -> concurrent.futures.Future[None]:
+    def hand_in(self, _: Any, task: Callable[[], Any]) -> concurrent.futures.Future[Any]:
         self.tasks.append(task)
         return concurrent.futures.Future()
 
@@ -76,6 +77,23 @@ def test_a_map_that_fails_before_a_claim_has_begun_ends(ordered: bool, recalled:
         run._settle(batch, 0.0)
     with pytest.raises(Boom, match="the rest"):
         run.next_piece(0, time.perf_counter() + TIMEOUT)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("size", [1, 5])
+def test_whatever_goes_wrong_in_a_task_ends_the_map(ordered: bool, size: int) -> None:
+    script = Script(range(10), ordered=ordered)
+    run = script.run
+
+    def fails(*_: Any) -> Any:
+        raise Boom("no memory")
+
+    run._hand_in = fails  # type: ignore[method-assign]
+    run.unclaimed.size, run.queued = size, 1
+    script.tasks.popleft()()
+    with pytest.raises(Boom, match="no memory"):
+        run.next_piece(0, time.perf_counter() + TIMEOUT)
+    assert run.under_way == run.divided == {}
 
 
 def test_a_consumer_that_is_interrupted_as_the_bell_rings_waits_for_no_other(

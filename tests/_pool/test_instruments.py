@@ -232,6 +232,22 @@ def test_a_future_that_an_instrumentation_keeps_ends_as_ours_does(put: Any) -> N
             pool.submit(int)
 
 
+def test_a_callback_that_an_instrumentation_adds_is_called_though_it_keeps_no_future(put: Any) -> None:
+    told: list[Any] = []
+
+    def telling(go_on: Any, *_: Any) -> Any:
+        future = go_on()
+        future.add_done_callback(lambda done: told.append(done.exception() or done.result()))
+        return future
+
+    with put(around(telling)):
+        with AdaptiveExecutor(1) as pool:
+            pool.submit(int, "7")
+            error = pool.submit(fail).exception(TIMEOUT)
+            pool.submit_later(0.0, int, "8").result(TIMEOUT)
+        assert told == [7, error, 8]
+
+
 def test_what_submits_or_answers_by_itself_is_taken_at_its_word_and_what_it_raises_is_raised(put: Any) -> None:
     def reporting(go_on: Any, pool: Any, fn: Any) -> Any:
         reports.append(pool.submit(str, "report"))

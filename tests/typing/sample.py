@@ -7,11 +7,12 @@ import concurrent.futures.thread
 import functools
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import closing
 from http.server import HTTPServer, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import BaseRequestHandler, StreamRequestHandler, TCPServer, ThreadingTCPServer
-from typing import Any, assert_type
+from typing import Any, ParamSpec, TypeVar, assert_type
 
 from opentelemetry.metrics import get_meter_provider
 from prometheus_client import REGISTRY
@@ -19,7 +20,7 @@ from prometheus_client import REGISTRY
 import ebbpool.anyio
 import ebbpool.opentelemetry
 import ebbpool.socketserver as served
-from ebbpool import AdaptiveExecutor, Future, Lane, prefork
+from ebbpool import AdaptiveExecutor, Lane, Session, prefork
 from ebbpool.aio import new_event_loop, new_uvloop
 from ebbpool.prometheus import PoolCollector
 from ebbpool.sync import BoundedSemaphore, Semaphore
@@ -30,9 +31,13 @@ def add(first: int, second: int = 0) -> int:
     return first + second
 
 
-def are_the_standard_kinds(pool: AdaptiveExecutor, lane: Lane, future: Future[int]) -> None:
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def are_the_standard_kinds(pool: AdaptiveExecutor, lane: Lane, future: ebbpool.Future[int]) -> None:
     executors: list[ThreadPoolExecutor] = [pool, lane]
-    a_future: concurrent.futures.Future[int] = future
+    a_future: Future[int] = future
     full: type[RuntimeError] = ebbpool.QueueFull
     broken: type[concurrent.futures.thread.BrokenThreadPool] = ebbpool.BrokenThreadPool
     print(executors, a_future, full, broken)
@@ -65,10 +70,43 @@ def submits(pool: AdaptiveExecutor) -> None:
     assert_type(lane.stats(), ebbpool.LaneStats)
 
 
-def maps(pool: AdaptiveExecutor) -> None:
-    assert_type(pool.map(add, [1, 2], [3, 4], timeout=1.0), Iterator[int])
-    assert_type(pool.map(str, range(3), buffersize=2), Iterator[str])
-    assert_type(pool.map_unordered(add, [1, 2], chunksize=2), Iterator[int])
+def does_what_programs_do(pool: AdaptiveExecutor, lane: Lane, session: Session) -> None:
+    words = ["ebb", "flow"]
+    lengths = {pool.submit(len, word): word for word in words}
+    for future in as_completed(lengths):
+        assert_type(lengths[future], str)
+        assert_type(future.result(), int)
+    for executor in (pool, lane, session):
+        pending: set[Future[int]] = {executor.submit(len, word) for word in words}
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            assert_type(done.pop().result(), int)
+    futures: list[Future[int]] = [pool.submit(add, 1), lane.submit(add, 1), session.submit(add, 1)]
+    futures += [pool.submit_first(add, 1), pool.submit_later(1.0, add, 1), pool.within(1.0).submit(add, 1)]
+    futures += [executor.submit(add, number) for number in range(3)]
+    by_name: dict[str, Future[int]] = {"one": pool.submit(add, 1)}
+    print(futures, by_name)
+
+
+class Counting(AdaptiveExecutor):
+    """Overrides `submit` with the annotation of the standard library."""
+
+    count = 0
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        self.count += 1
+        return super().submit(fn, *args, **kwargs)
+
+
+def maps(pool: AdaptiveExecutor, lane: Lane) -> None:
+    results: Iterator[int] = pool.map(add, [1, 2], [3, 4], timeout=1.0)
+    for number in results:
+        assert_type(number, int)
+    texts = pool.map(str, range(3), buffersize=2)
+    assert_type(next(texts), str)
+    assert_type(texts.close(), None)
+    with closing(lane.map_unordered(add, [1, 2], chunksize=2)) as numbers:
+        assert_type(next(numbers), int)
     for text in pool.stream(count, 3, buffersize=2):
         assert_type(text, str)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from math import ceil
+from sys import maxsize
 from typing import Any, Final
 
+from ebbpool._checks import whole
 from ebbpool._clock import perf_counter
-from ebbpool._core.accel import ExecutorCore
 from ebbpool._dask.packing import LARGE, Packed, Part, culprit
 from ebbpool._dask.remote import RAISED, Failed, Ready, Slot, apply, brief, dumps
 from ebbpool._maps.items import Batch, Failure, Unclaimed
@@ -23,11 +24,15 @@ GROWTH: Final = 16
 
 
 class Chunks(Unclaimed):
-    """Items of which a batch is what a worker does in `TARGET` seconds."""
+    """Items of which a batch is what a worker does in `TARGET` seconds, but at least as large as the first."""
+
+    def __init__(self, size: int, largest: int) -> None:
+        super().__init__(size, largest)
+        self._least = size
 
     def adapt(self, count: int, seconds: float) -> None:
         size = int(TARGET * count / max(seconds, 1e-9))
-        self.size = max(1, min(size, GROWTH * max(count, self.size), self.largest))
+        self.size = max(self._least, min(size, GROWTH * max(count, self.size), self.largest))
 
 
 class ClusterRun(MapRun):
@@ -36,15 +41,27 @@ class ClusterRun(MapRun):
     There are as many tasks as calls may be with the cluster, and one that waits behind the executor's other calls.
     """
 
-    def __init__(self, place: Any, fn: Callable[..., Any], spread: bool, *options: Any) -> None:
+    divides = False
+
+    def __init__(
+        self,
+        place: Any,
+        fn: Callable[..., Any],
+        spread: bool,
+        chunksize: int | None,
+        buffersize: int | None,
+        ordered: bool,
+    ) -> None:
+        size = 0 if chunksize is None else max(0, whole("chunksize", chunksize, -maxsize))
         # The map goes on in a lane that nobody refers to any more.
         executor = getattr(place, "executor", place)
-        super().__init__(executor, fn, spread, *options)
-        self.single = self.divides = False
-        self.unclaimed = Chunks(self.unclaimed.size, self.unclaimed.largest)
+        super().__init__(executor, fn, spread, chunksize, buffersize, ordered)
+        self.lane = getattr(place, "core", None)
+        # With a given chunk size, only whole chunks are read while there are any.
+        self.step = max(1, size if buffersize is None else min(size, buffersize))
+        self.unclaimed = Chunks(self.step, self.step if size else self.unclaimed.largest)
         self._spread = spread
         self._place: Callable[[], Any] = weakref.ref(place)
-        self._lane: Any = getattr(place, "core", None)
         self._link: Any = executor._link
         self._link.check(fn)
         self._values = self._link.values()
@@ -64,15 +81,9 @@ class ClusterRun(MapRun):
         else:
             super().read(source, room)
 
-    def _hand_in(self, executor: Any) -> Future[None]:
-        # Not as the executor takes calls in: this one runs here.
-        first = self._lane is not None and self._lane.first
-        future: Future[None] = ExecutorCore.hand_in(executor, self._lane, first, self.work, (), {})
-        return future
-
     def _width(self, executor: Any) -> int:
         width: int = self._link.width
-        return width if self._lane is None else min(width, self._lane.limit)
+        return width if self.lane is None else min(width, self.lane.limit)
 
     def _wants_tasks(self, executor: Any) -> bool:
         return bool(self.unclaimed) and len(self.under_way) <= self._width(executor)
@@ -80,9 +91,8 @@ class ClusterRun(MapRun):
     def _lay(self, now: float) -> Batch | None:
         unclaimed = self.unclaimed
         size = unclaimed.size
-        if not self.fixed:
-            # The last items are shared by all.
-            unclaimed.size = max(1, min(size, ceil(len(unclaimed) / (2 * self._width(None)))))
+        # The last items are shared by all.
+        unclaimed.size = max(self.step, min(size, ceil(len(unclaimed) / (2 * self._width(None)))))
         batch = super()._lay(now)
         unclaimed.size = size
         return batch

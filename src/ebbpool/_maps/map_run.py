@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures.thread import BrokenThreadPool
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
+from functools import partial
 from itertools import islice, starmap
 from math import inf
 from threading import TIMEOUT_MAX, Condition, get_ident
 from typing import Any, Final
 
 from ebbpool._clock import perf_counter
-from ebbpool._core.accel import wait_counted
+from ebbpool._core.accel import ExecutorCore, wait_counted
 from ebbpool._errors import with_traceback
 from ebbpool._maps.items import ITERATORS, Batch, Failure, Unclaimed
 from ebbpool._pool.running import called_name
@@ -41,15 +42,21 @@ AT_ONCE: Final = 8
 class MapRun:
     """One map. `read` and `next_piece` are the consumer's, `work` is the task; one lock guards what they share.
 
+    A chunk size means nothing to threads, as in the standard library: items that block must not stand in line.
     `abandon` takes no lock, because a thread that holds it may collect the consumer as garbage.
     """
+
+    step = 1
+    """With a buffer, items are read by so many; the last ones may be fewer."""
+    divides = True
+    """Whether items of batches may be recalled."""
 
     def __init__(
         self,
         executor: Executor,
         fn: Callable[..., Any],
         spread: bool,
-        chunksize: int | None,
+        _chunksize: object,
         buffersize: int | None,
         ordered: bool,
     ) -> None:
@@ -57,19 +64,18 @@ class MapRun:
         self.executor: Callable[[], Any] = weakref.ref(executor)
         # Of a lane, its executor's pool.
         self.pool: Any = getattr(getattr(executor, "executor", executor), "_pool", None)
-        self.context = copy_context() if getattr(self.pool, "contextual", False) else None
+        self.lane: Any = getattr(executor, "core", None)
         self.process = os.getpid()
         self.fn = fn
+        # An item is a call: it has a context of its own.
+        self.call = partial(_apart, copy_context(), fn) if getattr(self.pool, "contextual", False) else fn
         self.each: Callable[..., Iterator[Any]] = starmap if spread else map
-        self.fixed = chunksize is not None  # the size of batches is given
-        self.single = self.fixed  # each task runs one batch
-        self.divides = not self.fixed  # items of batches may be recalled
         self.ordered = ordered
         self.lock = allocate_lock()
         self.settled = Condition(self.lock)
         self.taken = 0  # items read from the input; only the consumer's thread counts them
         # The items that no worker has claimed. Only the consumer adds to its inbox, without the lock.
-        self.unclaimed = Unclaimed(chunksize or 1, sys.maxsize if buffersize is None else max(1, buffersize // 4))
+        self.unclaimed = Unclaimed(1, sys.maxsize if buffersize is None else max(1, buffersize // 4))
         # Batches under way whose results are not all in `ready`, by the position of the first of these.
         self.under_way: dict[int, Batch] = {}
         self.divided: dict[int, Batch] = {}  # those of them that may have items to recall
@@ -106,12 +112,11 @@ class MapRun:
             # No item may go to the inbox, where tasks that still run would take it. Only look whether there is one.
             for _ in islice(source, 1 if room is None else min(room, 1)):
                 try:
-                    self.executor().submit(int)
+                    self._hand_in(self.executor(), int)
                 except RuntimeError as error:
                     self.refusal = with_traceback(error, None)
             return
-        # With a given chunk size, only whole chunks are read while there are any.
-        step = self.unclaimed.size if self.fixed else 1
+        step = self.step
         width = self._width(self.executor())
         room = None if room is None else room - room % step
         inbox = self.unclaimed.inbox
@@ -204,28 +209,30 @@ class MapRun:
 
     def work(self) -> None:
         """Run batches for `SLICE_SECONDS`, or all that are left if the pool takes no more tasks; a task of the pool."""
-        once = self.single or self.submitter == get_ident()
+        once = self.submitter == get_ident()
         until = perf_counter() + SLICE_SECONDS
-        with self.lock:
-            self.queued -= 1
-            batch = self._claim(once)
-        while batch is not None:
-            if not once:
-                self._enlist()
-            if self.context is None:
-                self._run(batch)
-            else:
-                self.context.copy().run(self._run, batch)
-            executor = self.executor()
-            if getattr(executor, "_discarding", False):
-                self.fail(CancelledError())
+        batch: Batch | None = None
+        try:
             with self.lock:
-                now = perf_counter()
-                self._settle(batch, now)
-                makes_way = now >= until and self.queued > 0 and executor is not None and not self._must_stay(executor)
-                done, batch = batch, None if once or makes_way else self._claim(once)
-            # Not under the lock: it may hold the last references to results.
-            del executor, done
+                self.queued -= 1
+                batch = self._claim(once)
+            while batch is not None:
+                if not once:
+                    self._enlist()
+                self._run(batch)
+                executor = self.executor()
+                if getattr(executor, "_discarding", False):
+                    self.fail(CancelledError())
+                with self.lock:
+                    now = perf_counter()
+                    self._settle(batch, now)
+                    stays = now < until or self.queued <= 0 or executor is None or self._must_stay(executor)
+                    done, batch = batch, self._claim(once) if stays and not once else None
+                # Not under the lock: it may hold the last references to results.
+                del executor, done
+        except BaseException as error:
+            # Nothing else would tell the consumer, who waits for the results of the batch.
+            self.fail(Failure(error).error, batch)
 
     def _run(self, batch: Batch) -> None:
         results: Any = None
@@ -235,7 +242,7 @@ class MapRun:
         try:
             while not complete:
                 try:
-                    results = self.each(self.fn, batch.source)
+                    results = self.each(self.call, batch.source)
                     if ITERATORS:
                         batch.out.extend(results)
                     else:
@@ -271,7 +278,7 @@ class MapRun:
             # `submit` may wait for room in the queue, and meanwhile all items may have been claimed.
             if not self._wants_tasks(executor):
                 break
-            future = self._hand_in(executor)
+            future = self._hand_in(executor, self.work)
             # Counted only now: a task that is refused would never come.
             with self.lock:
                 self.queued += 1
@@ -281,8 +288,11 @@ class MapRun:
                 future.cancel()
         return missing > 0
 
-    def _hand_in(self, executor: Any) -> Future[None]:
-        future: Future[None] = executor.submit(self.work)
+    def _hand_in(self, executor: Any, task: Callable[[], Any]) -> Future[Any]:
+        # Not by `submit`: what is not the engine's own there is for calls of the user's, in the user's thread.
+        lane, pool = self.lane, getattr(executor, "executor", executor)
+        first = lane is not None and lane.first
+        future: Future[Any] = ExecutorCore.hand_in(pool, lane, first, task, (), {}, None, True)
         return future
 
     def _ended(self, future: Future[Any]) -> None:
@@ -295,9 +305,13 @@ class MapRun:
         elif (error := future.exception()) is not None:
             self.fail(error)
 
-    def fail(self, error: BaseException) -> None:
-        """Put an error in place of all items that have not begun."""
+    def fail(self, error: BaseException, lost: Batch | None = None) -> None:
+        """Put an error in place of all items that have not begun, and of those of a `lost` batch."""
         with self.lock:
+            if lost is not None and self.under_way.get(lost.start) is lost:
+                del self.under_way[lost.start]
+                self.divided.pop(lost.start, None)
+                self._ring()
             if self.closed or self.fate is not None:
                 return
             self.fate = error
@@ -310,7 +324,7 @@ class MapRun:
 
     def _width(self, executor: Any) -> int:
         """Return how many tasks may run at a time."""
-        return sys.maxsize if self.single else int(executor._max_workers)
+        return int(executor._max_workers)
 
     def _must_stay(self, executor: Any) -> bool:
         """Return whether a task has to go on itself, because the pool takes no more tasks, or may refuse them."""
@@ -328,10 +342,8 @@ class MapRun:
     def _missing(self, executor: Any) -> int:
         """Return how many tasks are missing in the queue."""
         wanted = -(-len(self.unclaimed) // self.unclaimed.size)
-        if not self.single:
-            wanted = min(wanted, self._width(executor) - self._tasks() + self.queued, UP_FRONT)
-            wanted = max(wanted, int(self._wants_tasks(executor)))
-        return int(wanted - self.queued)
+        wanted = min(wanted, self._width(executor) - self._tasks() + self.queued, UP_FRONT)
+        return max(wanted, int(self._wants_tasks(executor))) - self.queued
 
     def _claim(self, once: bool) -> Batch | None:
         """Return the next batch, or None; wait while one may have to be recalled, unless the task claims but `once`."""
@@ -364,8 +376,7 @@ class MapRun:
             del self.under_way[batch.start]
             if self.divided.pop(batch.start, None) is not None and not self.divided:
                 self.settled.notify_all()
-            if not self.fixed:
-                self.unclaimed.adapt(batch.size, now - batch.since)
+            self.unclaimed.adapt(batch.size, now - batch.since)
             self._file(batch, batch.out)
             if self.fate is not None:
                 self._ring()
@@ -423,3 +434,7 @@ class MapRun:
         if self.bell is not None:
             self.bell.release()
             self.bell = None
+
+
+def _apart(context: Context, fn: Callable[..., Any], *args: Any) -> Any:
+    return context.copy().run(fn, *args)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ebbpool._checks import NoCopy, time_limit, whole_or_none
 from ebbpool._clock import perf_counter
+from ebbpool._core.accel import instrumented
 from ebbpool._maps import streams
 from ebbpool._maps.delayed import OnError, ScheduledTask
 from ebbpool._maps.map_run import MapRun
 from ebbpool._maps.streams import DEFAULT_BUFFERSIZE, Stream
+from ebbpool._maps.submitted import Submitted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable
@@ -29,13 +31,13 @@ ENDS: Final = sys.version_info < (3, 16)
 """Whether the error of a call ends the iterator of `map`, as it does in the standard library of this Python."""
 
 
-class Results(NoCopy, chain[Any]):
-    """The iterator that a map returns.
+class Results(NoCopy, chain[T]):
+    """The iterator that a map returns; `close` ends the map.
 
     It hands out the results of one piece at the speed of C, and drops each result as it does.
     """
 
-    _pieces: Generator[Iterable[Any]]
+    _pieces: Generator[Iterable[T]]
 
     def close(self) -> None:
         """End the map: no further call begins. As with any generator, this does nothing before the first `next`.
@@ -47,7 +49,12 @@ class Results(NoCopy, chain[Any]):
 
 
 def _hand_out(
-    run: MapRun, source: Iterator[Any], keeper: Executor | None, buffersize: int | None, limit: float, ends: bool
+    run: MapRun | Submitted,
+    source: Iterator[Any],
+    keeper: Executor | None,
+    buffersize: int | None,
+    limit: float,
+    ends: bool,
 ) -> Generator[Iterable[Any]]:
     """Yield results in pieces; `ends` says whether an error of a call ends them. An error of the map always does."""
     handed = 0
@@ -82,7 +89,7 @@ def _hand_out(
                 yield turn
     finally:
         run.abandon()
-        del run, piece
+        del run, piece, source, keeper
 
 
 def _raising(error: BaseException) -> Generator[Any]:
@@ -98,6 +105,13 @@ class Maps(NoCopy, Executor):
     """The maps of an executor and of a lane."""
 
     _run_type: type[MapRun] = MapRun
+    _own_submit: Any
+    """The engine's `submit` for this class."""
+
+    def submits_otherwise(self) -> bool:
+        """Return whether calls must pass through a `submit` that a subclass, the instance or a tool has put here."""
+        kind = type(self)
+        return kind.submit is not kind._own_submit or "submit" in vars(self) or instrumented()
 
     def map(
         self,
@@ -106,21 +120,21 @@ class Maps(NoCopy, Executor):
         timeout: float | None = None,
         chunksize: int | None = None,
         buffersize: int | None = None,
-    ) -> Iterator[T]:
+    ) -> Results[T]:
         """Call `fn` with the items of the iterables, in workers; return an iterator over the results, in order.
 
         Args:
             fn: Called once per item, with one argument per iterable.
             iterables: Consumed at once, or lazily with `buffersize`; the shortest one ends the map.
             timeout: Seconds, counted from this call, after which waiting for a result raises.
-            chunksize: Items per task; None sizes the chunks by the time that items take: one at a time while they
-                block, many while they are tiny.
+            chunksize: Without effect, as in the standard library: one item at a time is given out while items block,
+                many while they are tiny.
             buffersize: How many items may be taken and not yet handed out; None for all at once.
 
         Raises:
             TimeoutError: From the iterator: a result was not there `timeout` seconds after the call.
-            TypeError: `fn` is not callable, `timeout` is not a number, or a size is not an integer.
-            ValueError: `timeout` is NaN, or `chunksize` or `buffersize` is below 1.
+            TypeError: `fn` is not callable, `timeout` is not a number, or `buffersize` is not an integer.
+            ValueError: `timeout` is NaN, or `buffersize` is below 1.
 
         What `fn` raises is raised by the iterator at that item's place. Up to Python 3.15 that ends the iterator; from
         3.16 on it can be read further, as that of the standard library, and `close` ends it. A time-out always ends it,
@@ -130,7 +144,12 @@ class Maps(NoCopy, Executor):
         Once the pool is shut down, no more items are read. Results of those read before are handed out; then, if there
         are more items, `RuntimeError` is raised.
 
-        A lane's map runs in the lane. `stats` counts tasks, each of which may run many items.
+        A lane's map runs in the lane. `stats` counts tasks, each of which may run many items. With `propagate_context`
+        each item has a copy of the caller's context to itself.
+
+        Where `submit` is not ebbpool's own (a subclass or the object has another, or a tool has replaced
+        `ThreadPoolExecutor.submit`), it is called for each item, in the thread that reads the items, and what it raises
+        ends the map.
         """
         return self._map(fn, iterables, timeout, chunksize, buffersize, True)
 
@@ -141,7 +160,7 @@ class Maps(NoCopy, Executor):
         timeout: float | None = None,
         chunksize: int | None = None,
         buffersize: int | None = None,
-    ) -> Iterator[T]:
+    ) -> Results[T]:
         """Do what `map` does, but hand out results as they come.
 
         An error is raised when its turn comes, and the iterator can be read further after it. A time-out ends it, and
@@ -158,19 +177,20 @@ class Maps(NoCopy, Executor):
         buffersize: int | None,
         in_order: bool,
         /,
-    ) -> Iterator[Any]:
+    ) -> Results[Any]:
         """Start a map: its tasks are submitted before this returns."""
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
-        chunksize = whole_or_none("chunksize", chunksize)
         buffersize = whole_or_none("buffersize", buffersize)
-        if chunksize is not None and buffersize is not None:
-            chunksize = min(chunksize, buffersize)
         limit = inf if timeout is None else perf_counter() + time_limit("timeout", timeout)
         # With one iterable, `fn` is called with the items as they are, without tuples around them.
         spread = len(iterables) != 1
         items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]
-        run = self._run_type(self, fn, spread, chunksize, buffersize, in_order)
+        run: MapRun | Submitted
+        if self.submits_otherwise():
+            run = Submitted(self, fn, spread, in_order)
+        else:
+            run = self._run_type(self, fn, spread, chunksize, buffersize, in_order)
         source: Iterator[Any] = iter(())
         try:
             if buffersize is None and all(isinstance(iterable, AT_HAND) for iterable in iterables):

@@ -74,6 +74,7 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
     _crew: Crew
     _settings: Settings
     _when_full: WhenFull
+    _own_submit: Any = ExecutorCore.submit
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)

@@ -56,8 +56,9 @@ class Call:
         # From Python 3.14 on an item holds what `_resolve_work_item_task` of its executor returned.
         task = getattr(item, "task", None)
         self.fn, self.args, self.kwargs = (item.fn, item.args, item.kwargs) if task is None else task
-        # It lives on if the instrumentation keeps it.
-        self.twin = weakref.ref(item.future)
+        twin = item.future
+        # It lives on if the instrumentation keeps it, or is to be told of its end.
+        self.twin: Callable[[], Any] = (lambda: twin) if twin._done_callbacks else weakref.ref(twin)
 
     def hand_to(self, queue: Callable[..., Any]) -> Any:
         """Call `queue(fn, args, kwargs)` and return its future; a twin that is still kept follows that future."""

@@ -11,10 +11,11 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor
 from math import inf
-from time import monotonic, sleep
+from time import sleep
 from typing import TYPE_CHECKING, Any, Self
 
 from ebbpool._checks import time_limit, waiting_limit
+from ebbpool._clock import monotonic
 from ebbpool._interpreter import GIL_ENABLED
 from ebbpool._servers.door import ACCEPTS, EXHAUSTED, LOGGER, NAP, SHARED_ACCEPTS, Door, turn_away
 from ebbpool._servers.handlers import Handlers

@@ -1,0 +1,385 @@
+"""Whose `submit` it is: what another `submit` than the engine's own sees of a map, and what it may do there."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pytest
+from support.common import (
+    TIMEOUT,
+    Background,
+    Boom,
+    Gate,
+    Thing,
+    eventually,
+    fail,
+    forked,
+    gone,
+    no_collector,
+    wait_for_idle,
+)
+
+from ebbpool import AdaptiveExecutor
+
+either = pytest.mark.parametrize("method", ["map", "map_unordered"])
+
+Step = Callable[[Callable[[], Any]], Any]
+"""Stands for a `submit`; what it is given submits the call."""
+
+
+@contextmanager
+def overridden(step: Step, workers: int) -> Iterator[Any]:
+    """A pool of a subclass with a `submit` of its own."""
+
+    class Mine(AdaptiveExecutor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return step(partial(super().submit, fn, *args, **kwargs))
+
+    with Mine(workers) as pool:
+        yield pool
+
+
+@contextmanager
+def set_on_the_pool(step: Step, workers: int) -> Iterator[Any]:
+    """A pool that was given a `submit` of its own."""
+    with AdaptiveExecutor(workers) as pool:
+        own = pool.submit
+        vars(pool)["submit"] = lambda fn, /, *args, **kwargs: step(partial(own, fn, *args, **kwargs))
+        try:
+            yield pool
+        finally:
+            del vars(pool)["submit"]
+
+
+@contextmanager
+def replaced(kind: type[ThreadPoolExecutor], step: Step, workers: int) -> Iterator[Any]:
+    """A plain pool, where a tool has put another `submit` into a class."""
+    own, had = kind.submit, "submit" in vars(kind)
+
+    def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return step(partial(own, self, fn, *args, **kwargs))
+
+    kind.submit = submit  # type: ignore[method-assign]
+    try:
+        with AdaptiveExecutor(workers) as pool:
+            yield pool
+    finally:
+        if had:
+            kind.submit = own  # type: ignore[method-assign]
+        else:
+            del kind.submit
+
+
+@contextmanager
+def of_a_lane(step: Step, workers: int) -> Iterator[Any]:
+    """A lane that was given a `submit` of its own."""
+    with AdaptiveExecutor(workers) as pool:
+        lane = pool.lane("lane", limit=workers)
+        own = lane.submit
+        vars(lane)["submit"] = lambda fn, /, *args, **kwargs: step(partial(own, fn, *args, **kwargs))
+        yield lane
+        del vars(lane)["submit"]
+
+
+@contextmanager
+def of_a_session(step: Step, _: int) -> Iterator[Any]:
+    """A session that was given a `submit` of its own."""
+    with AdaptiveExecutor(1) as pool, pool.session() as session:
+        own = session.submit
+        vars(session)["submit"] = lambda fn, /, *args, **kwargs: step(partial(own, fn, *args, **kwargs))
+        yield session
+        del vars(session)["submit"]
+
+
+WAYS: dict[str, Any] = {
+    "overridden": overridden,
+    "set on the pool": set_on_the_pool,
+    "standard replaced": partial(replaced, ThreadPoolExecutor),
+    "ours replaced": partial(replaced, AdaptiveExecutor),
+    "lane": of_a_lane,
+}
+in_every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+@pytest.mark.parametrize(
+    ("way", "method"),
+    [*((way, method) for way in WAYS.values() for method in ("map", "map_unordered")), (of_a_session, "map")],
+)
+@pytest.mark.parametrize("wide", [False, True])
+def test_each_item_passes_in_the_callers_thread_before_the_map_returns(way: Any, method: str, wide: bool) -> None:
+    threads: list[threading.Thread] = []
+
+    def step(go_on: Callable[[], Any]) -> Any:
+        threads.append(threading.current_thread())
+        return go_on()
+
+    with way(step, 2) as pool:
+        columns = [range(100), range(1, 101)] if wide else [range(100)]
+        results = getattr(pool, method)(max if wide else abs, *columns)
+        assert threads == [threading.current_thread()] * 100
+        assert sorted(results) == list(range(wide, 100 + wide))
+        assert len(threads) == 100
+
+
+@in_every_way
+@either
+def test_the_input_is_read_and_submitted_as_results_are_taken(way: Any, method: str) -> None:
+    numbers = count()
+    submitted: list[int] = []
+
+    def step(go_on: Callable[[], Any]) -> Any:
+        submitted.append(len(submitted))
+        return go_on()
+
+    with way(step, 2) as pool:
+        results = getattr(pool, method)(abs, numbers, buffersize=3)
+        for taken in range(50):
+            assert len(submitted) <= taken + 3
+            next(results)
+        results.close()
+        assert next(numbers) == len(submitted)
+
+
+@in_every_way
+@either
+def test_a_submit_that_waits_for_a_permit_keeps_only_the_caller_waiting(way: Any, method: str) -> None:
+    """Its futures give the permits back, so a worker that submitted would wait for its own."""
+    permits = threading.BoundedSemaphore(2)
+
+    def step(go_on: Callable[[], Any]) -> Any:
+        permits.acquire()
+        future = go_on()
+        future.add_done_callback(lambda _: permits.release())
+        return future
+
+    with way(step, 2) as pool:
+        mapping = Background(lambda: sum(getattr(pool, method)(abs, range(300))))
+        assert mapping.join() == sum(range(300))
+
+
+@in_every_way
+@either
+def test_a_submit_that_serves_one_thread_only_serves_the_map_of_that_thread(way: Any, method: str) -> None:
+    here = threading.current_thread()
+
+    def step(go_on: Callable[[], Any]) -> Any:
+        if threading.current_thread() is not here:
+            raise LookupError("no request here")
+        return go_on()
+
+    with way(step, 2) as pool:
+        assert sum(getattr(pool, method)(abs, range(300))) == sum(range(300))
+        elsewhere = Background(lambda: getattr(pool, method)(abs, range(300)))
+        with pytest.raises(LookupError, match="no request here"):
+            elsewhere.join()
+
+
+@in_every_way
+@either
+@pytest.mark.parametrize("error", [LookupError, RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("buffersize", [None, 3])
+def test_what_submit_raises_ends_the_map_and_cancels_what_has_not_begun(
+    way: Any, method: str, error: type[BaseException], buffersize: int | None
+) -> None:
+    futures: list[Future[Any]] = []
+
+    def step(go_on: Callable[[], Any]) -> Any:
+        if len(futures) == 5:
+            gate.await_begun()
+            raise error("enough")
+        futures.append(go_on())
+        return futures[-1]
+
+    with way(step, 1) as pool, Gate() as gate:
+        results: list[Any] = []
+        if buffersize is None:
+            with pytest.raises(error, match="enough"):
+                getattr(pool, method)(gate, range(10))
+            assert [future.cancelled() for future in futures] == [False, True, True, True, True]
+        else:
+            gate.open()
+            iterator = getattr(pool, method)(gate, range(10), buffersize=buffersize)
+            with pytest.raises(error, match="enough"):
+                results.extend(iterator)
+            assert list(iterator) == []
+            assert all(future.done() for future in futures[: len(results)])
+        gate.open()
+
+
+@in_every_way
+def test_unordered_results_come_as_they_are_there_and_errors_end_nothing(way: Any) -> None:
+    gates = [Gate() for _ in range(3)]
+
+    def work(number: int) -> int:
+        gates[number]()
+        return 1 // (number - 1)
+
+    with ExitStack() as stack, way(lambda go_on: go_on(), 3) as pool:
+        for gate in gates:
+            stack.enter_context(gate)
+        results = pool.map_unordered(work, range(3))
+        gates[2].open()
+        assert next(results) == 1
+        gates[1].open()
+        with pytest.raises(ZeroDivisionError):
+            next(results)
+        gates[0].open()
+        assert list(results) == [-1]
+
+
+@in_every_way
+@either
+def test_a_map_in_a_task_of_the_only_worker(way: Any, method: str) -> None:
+    """Who waits for a result counts as blocked, so that another worker makes it."""
+    with way(lambda go_on: go_on(), 1) as executor:
+        pool = getattr(executor, "executor", executor)
+        assert pool.submit(lambda: sum(getattr(pool, method)(abs, range(20)))).result(TIMEOUT) == 190
+
+
+@either
+@pytest.mark.parametrize("ending", ["closed", "timed out", "forgotten", "failed", "cancelled"])
+def test_a_map_that_ends_early_cancels_what_has_not_begun(method: str, ending: str) -> None:
+    futures: list[Future[Any]] = []
+
+    def step(go_on: Callable[[], Any]) -> Any:
+        futures.append(go_on())
+        return futures[-1]
+
+    def work(number: int) -> int:
+        return number if number == 0 else fail() if number == 1 and ending == "failed" else int(gate(number))
+
+    with overridden(step, 1) as pool, Gate() as gate:
+        results = getattr(pool, method)(work, range(10), timeout=None if ending != "timed out" else 0.001)
+        if ending != "timed out":
+            assert next(results) == 0
+        gate.await_begun()
+        if ending == "closed":
+            results.close()
+        elif ending == "failed":
+            with pytest.raises(Boom):
+                next(results)
+            results.close()
+        elif ending == "cancelled":
+            for future in futures[2:]:
+                future.cancel()
+            gate.open()
+            with pytest.raises(CancelledError):
+                list(results)
+        elif ending == "timed out":
+            with pytest.raises(TimeoutError, match=r"a result of .*work was not there in time"):
+                list(results)
+        assert ending == "forgotten" or list(results) == []
+        del results
+        gc.collect()
+        assert all(future.cancelled() for future in futures[3:])
+        gate.open()
+
+
+@either
+def test_the_pools_submit_is_not_that_of_its_lanes_and_sessions(method: str) -> None:
+    def step(_: Any) -> Any:
+        raise Boom
+
+    with overridden(step, 1) as pool:
+        assert sum(getattr(pool.lane("lane", limit=1), method)(abs, range(9))) == 36
+        with pool.session() as session:
+            assert sum(session.map(abs, range(9))) == 36
+        with pytest.raises(Boom):
+            getattr(pool, method)(abs, range(9))
+
+
+class Plain(AdaptiveExecutor):
+    """An executor with a `submit` of its own."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return super().submit(fn, *args, **kwargs)
+
+
+@pytest.mark.counts_references
+@either
+@pytest.mark.parametrize("kind", [AdaptiveExecutor, Plain])
+@pytest.mark.parametrize("buffersize", [None, 2])
+def test_an_error_that_is_kept_keeps_nothing_else(method: str, kind: Any, buffersize: int | None) -> None:
+    def work(thing: Thing) -> None:
+        del thing
+        raise Boom
+
+    def kept(executor: Any, source: Iterator[Thing]) -> BaseException:
+        try:
+            list(getattr(executor, method)(work, source, buffersize=buffersize))
+        except Boom as error:
+            return error
+        finally:
+            del executor, source
+        raise AssertionError("it has to fail")
+
+    with no_collector():
+        things = [Thing() for _ in range(6)]
+        references: list[weakref.ref[Any]] = [weakref.ref(thing) for thing in things]
+        pool: Any = kind(1)
+        error = kept(pool, iter(things))
+        wait_for_idle(pool)
+        things.clear()
+        gone(*references, pool=pool)
+        pool.shutdown()
+        executor = weakref.ref(pool)
+        del pool
+        eventually(lambda: executor() is None)
+        assert isinstance(error, Boom)
+
+
+@pytest.mark.counts_references
+def test_what_ends_after_the_consumer_has_left_is_no_garbage() -> None:
+    """Futures of the standard library keep their callbacks."""
+    futures: list[Future[Any]] = []
+
+    def step(_: Any) -> Future[Any]:
+        futures.append(Future())
+        futures[-1].set_running_or_notify_cancel()
+        return futures[-1]
+
+    with no_collector(), overridden(step, 1) as pool:
+        results = pool.map_unordered(abs, range(2))
+        futures[0].set_result(0)
+        assert next(results) == 0
+        results.close()
+        thing = Thing()
+        reference = weakref.ref(thing)
+        futures[1].set_result(thing)
+        futures.clear()
+        del thing
+        gone(reference)
+
+
+@either
+def test_a_forked_child_does_not_wait_for_what_its_parent_does(method: str) -> None:
+    script = f"""
+        class Mine(AdaptiveExecutor):
+            def submit(self, fn, /, *args, **kwargs):
+                return super().submit(fn, *args, **kwargs)
+
+        gate = threading.Event()
+        pool = Mine(1)
+        results = pool.{method}(lambda number: number and gate.wait(20), range(3))
+        next(results)
+
+        def check():
+            try:
+                next(results)
+            except BrokenThreadPool as error:
+                print(error)
+
+        in_child(check)
+        gate.set()
+        pool.shutdown()
+        print(len(list(results)))
+    """
+    assert forked(script)[-2:] == ["the process was forked while the map was under way", "2"]
