@@ -73,7 +73,8 @@ class Crew:
 
     def forget(self) -> None:
         """Begin anew, as a new pool does, and one in a forked child."""
-        self.pool.crowd = available_cpus() + CREW
+        # Perhaps in the thread of an event loop, where no file is to be read.
+        self.pool.crowd = available_cpus(reads=False) + CREW
         self.decisions = Decisions()
         self._sizing = Sizing()
         self._admission = Admission(GIL_ENABLED)
