@@ -48,7 +48,7 @@ IMPORTS: dict[str, set[str]] = {
     "lane": {"_checks", "_core", "_maps", "_pool"},
     "session": {"_checks", "_core", "_pool"},
     "executor": {"_checks", "_core", "_interpreter", "_loops", "_maps", "_monitor", "_pool", "lane", "session"},
-    "switch": {"_anyio", "_replacements", "anyio", "executor", "lane"},
+    "switch": {"_anyio", "_interpreter", "_pool", "_replacements", "anyio", "executor", "lane"},
     "__init__": {"_core", "_errors", "_maps", "_pool", "_version", "executor", "lane", "session", "switch"},
     "aio": {"_core", "_loops", "executor", "lane"},
     "monitor": {"_monitor", "_pool"},

@@ -131,7 +131,7 @@ class Lane(Maps, ThreadPoolExecutor):
             return
         if self.core.pool.runs_here():
             raise RuntimeError("a task cannot wait for a lane of its own pool to shut down")
-        if not self.core.pool.await_idle(-1.0 if limit is None else limit, self.core) and not self.core.pool.deserted:
+        if not self.core.pool.await_idle(-1.0 if limit is None else limit, self.core) and not self.core.pool.excused():
             left = self.stats()
             raise TimeoutError(
                 f"lane {self.name!r}: after {limit:g} s {left.running} tasks are still running, {left.queued} waiting"

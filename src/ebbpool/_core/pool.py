@@ -136,7 +136,7 @@ class Pool:
         self.special: bool = False  # whether `push` has to look closer
         self.closed: bool = False
         self.broken: bool = False
-        self.deserted: bool = False  # whether nobody is to wait for it: the interpreter exits, and workers are daemons
+        self.deserted: bool = False  # whether threads are excused from waiting: the exit waits for them, not for this
         self.every: int = 0  # one task out of so many is measured, and told to `record`
         self.record: Callable[[float, float], object] | None = None
         self.skip: int = 0  # tasks before the next that is measured; threads that submit at once may miscount
@@ -1033,10 +1033,14 @@ class Pool:
         return call
 
     def desert(self) -> None:
-        """Have nobody wait for the workers or the tasks, from now on."""
+        """Have no thread but the main one wait for the workers or the tasks, from now on."""
         with self.mutex:
             self.deserted = True
             self._tell_idlers()
+
+    def excused(self) -> bool:
+        """Return whether the calling thread is not to wait, because the interpreter's exit waits for it."""
+        return self.deserted and threading.get_ident() != threading.main_thread().ident
 
     def _tell_idlers(self) -> None:
         while self.idlers:
@@ -1074,10 +1078,11 @@ class Pool:
         """Wait up to `timeout` seconds (-1: for ever) until nothing, or nothing of `lane`, is queued or runs.
 
         With a number of `remaining` workers, until no task waits and there are no more than so many. Return whether
-        that was so: False after `timeout`, and where the pool is deserted.
+        that was so: False after `timeout`, and where the thread is `excused`.
         """
         reason = None if timeout == 0 else self.forbids()
         deadline = monotonic() + timeout
+        elsewhere = threading.get_ident() != threading.main_thread().ident
         told = True
         while told:
             waiter = allocate_lock()
@@ -1091,7 +1096,7 @@ class Pool:
                     over = self._waiting() == 0 and self.headcount == unoccupied
                 else:
                     over = self.headcount <= remaining and (self.broken or self._waiting() == 0)
-                if over or self.deserted:
+                if over or (elsewhere and self.deserted):
                     return over
                 if reason is None:
                     self.idlers.append(waiter)

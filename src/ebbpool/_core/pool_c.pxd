@@ -50,8 +50,8 @@ cdef class Pool:
     cdef readonly Py_ssize_t min_workers, ceiling, max_workers, min_spare_workers, max_queue, roused, beyond, headcount
     cdef readonly Py_ssize_t starting, blocked, allowed, limit, dead
     cdef readonly double patience, max_wait
-    cdef readonly bint rejecting, contextual, closed, broken, deserted, searching, covered, at_ceiling
-    cdef bint wrapping, special, turned_away, urgent, timed, minded, passed
+    cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
+    cdef bint deserted, wrapping, special, turned_away, urgent, timed, minded, passed
     cdef Py_ssize_t every, skip, firsts
     cdef public bint slow_start
     cdef double clock, stale, sought
@@ -112,6 +112,7 @@ cdef class Pool:
     cpdef Py_ssize_t unclaimed(self, LaneCore lane) except -1
     @cython.locals(future=FutureCore, found=FutureCore, owner=LaneCore)
     cpdef hand_back(self, LaneCore lane)
+    cpdef bint excused(self) except -1
     cdef _tell_idlers(self)
     cpdef forbids(self)
     cdef _trim(self, list trash)

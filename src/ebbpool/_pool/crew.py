@@ -201,7 +201,7 @@ class Crew:
         own: set[Any] = {threading.current_thread()}
         # Wait for the count of workers first: one with a reserved place may have no thread in `threads` yet.
         if not self.pool.await_idle(-1.0 if timeout is None else timeout, None, len(self.threads & own)):
-            return bool(self.pool.deserted)
+            return bool(self.pool.excused())
         left = self.threads - own
         for thread in left:
             thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
