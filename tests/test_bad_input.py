@@ -19,7 +19,7 @@ from support.common import LONG, TIMEOUT, Gate
 from ebbpool import AdaptiveExecutor, PoolStats, sync
 
 NAN, INF = float("nan"), float("inf")
-COUNTS = [(value, TypeError) for value in (True, 2.0, NAN, "4", [1])]
+COUNTS = [(value, TypeError) for value in (True, 2.5, NAN, INF, "4", [1])]
 """What is no number of things."""
 TOO_LARGE = [(value, ValueError) for value in (sys.maxsize + 1, 10**30)]
 NO_SECONDS = [(value, ValueError) for value in (-1, 0, INF)] + [(value, TypeError) for value in ("1", True)]
@@ -38,13 +38,13 @@ BAD_SETTINGS: list[Row] = [
     ("min_spare_workers", None, TypeError),
     ("max_queue", -1, ValueError),
     *rows(("max_workers", "min_workers", "min_spare_workers", "max_queue"), *COUNTS, *TOO_LARGE),
+    *rows(("min_workers", "min_spare_workers", "max_queue"), (2.0, TypeError)),
     ("keep_alive", -0.001, ValueError),
     ("keep_alive", NAN, ValueError),
     ("keep_alive", -INF, ValueError),
     ("keep_alive", "10", TypeError),
     ("keep_alive", bytearray(b"10"), TypeError),
     ("keep_alive", Decimal("sNaN"), ValueError),
-    ("keep_alive", None, TypeError),
     ("keep_alive", 1j, TypeError),
 ]
 BAD_OTHERS: list[Row] = [
@@ -52,6 +52,7 @@ BAD_OTHERS: list[Row] = [
     ("initargs", 3, TypeError),
     ("finalizer", "close", TypeError),
     ("thread_name_prefix", b"worker", TypeError),
+    ("thread_name_prefix", 3, TypeError),
     ("when_full", "", ValueError),
     *rows(("warn_after", "warn_lag"), *NO_SECONDS),
     *(("thread_stack_size", value, ValueError) for value in (0, 1, 4096, -65536, 2**62, 2**80)),

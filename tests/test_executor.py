@@ -8,6 +8,7 @@ import logging
 import re
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
@@ -17,6 +18,7 @@ from support.loops import fail
 from support.model import ExecutorModel, profile
 
 from ebbpool import AdaptiveExecutor
+from ebbpool._pool import executor_base
 
 
 def test_it_does_what_the_model_says() -> None:
@@ -30,9 +32,67 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
     assert [parameter.name for parameter in ours[:4]] == theirs
     assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in ours[4:])
     limits = dict.fromkeys(("max_queue", "max_wait", "warn_after", "warn_lag"))
-    sizes = {"min_workers": 0, "min_spare_workers": 0, "keep_alive": 10.0, "thread_stack_size": None}
+    sizes = {"min_workers": 0, "min_spare_workers": 0, "keep_alive": None, "thread_stack_size": None}
     ways = {"when_full": "block", "propagate_context": False, "daemon": False, "finalizer": None}
     assert {parameter.name: parameter.default for parameter in ours[4:]} == limits | sizes | ways
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seen"),
+    [
+        ({"thread_name_prefix": None}, ()),
+        ({"initargs": None}, ()),
+        ({"initializer": True, "initargs": None}, ()),
+        ({"initializer": True, "initargs": [1, 2]}, (1, 2)),
+        ({"initializer": True, "initargs": (number for number in (1, 2))}, (1, 2)),
+        ({"initializer": True, "initargs": "ab"}, ("a", "b")),
+        ({"max_workers": 4.0}, ()),
+    ],
+)
+def test_it_takes_what_the_standard_class_takes(arguments: dict[str, Any], seen: tuple[Any, ...]) -> None:
+    calls: list[tuple[Any, ...]] = []
+    if "initializer" in arguments:
+        arguments = arguments | {"initializer": lambda *given: calls.append(given)}
+    with AdaptiveExecutor(**{"max_workers": 2, **arguments}) as pool:
+        # Each thread has the same arguments, though an iterator gives them once.
+        with Gate() as gate:
+            gate.hold(pool, 2)
+        assert type(pool._max_workers) is int
+        assert pool.name.startswith("ebbpool-")
+    assert calls == ([seen, seen] if "initializer" in arguments else [])
+
+
+@pytest.mark.parametrize("name", sorted(executor_base.INSTEAD))
+def test_what_a_subclass_overrides_in_vain_is_an_error(name: str) -> None:
+    message = f"Own overrides {name}, which no AdaptiveExecutor calls: .*{executor_base.INSTEAD[name][:9]}"
+    with pytest.raises(TypeError, match=message):
+        type("Own", (AdaptiveExecutor,), {name: None})
+    # It would also come first if it came from another base.
+    with pytest.raises(TypeError, match=message):
+        type("Own", (type("Mixin", (), {name: None}), AdaptiveExecutor), {})
+    type("Own", (AdaptiveExecutor, type("Mixin", (), {name: None})), {"submit": ThreadPoolExecutor.submit})
+
+
+def test_what_is_set_in_vain_is_an_error() -> None:
+    with AdaptiveExecutor(2) as pool:
+        for name in ("_work_queue", "_threads", "_adjust_thread_count"):
+            with pytest.raises(AttributeError, match=f"{name} of an AdaptiveExecutor cannot be set: use "):
+                setattr(pool, name, None)
+        with pytest.raises(AttributeError):
+            pool._threads.add(threading.current_thread())
+        for views in (pool.lane("a", limit=2), pool.session()):
+            with pytest.raises(AttributeError):
+                views._max_workers = 3
+
+
+def test_max_workers_may_be_set() -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        pool._max_workers = 3
+        gate.hold(pool, 3)
+        assert (pool._max_workers, pool.stats().max_workers) == (3, 3)
+        for value, error in ((0, ValueError), ("4", TypeError)):
+            with pytest.raises(error, match="max_workers"):
+                pool._max_workers = value
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ IMPORTS: dict[str, set[str]] = {
         "lane",
         "session",
     },
-    "switch": {"_anyio", "_replacements", "anyio", "executor", "lane"},
+    "switch": {"_anyio", "_interpreter", "_pool", "_replacements", "anyio", "executor", "lane"},
     "__init__": {"_core", "_errors", "_maps", "_pool", "_version", "executor", "lane", "session", "switch"},
     "aio": {"_loops", "executor", "lane"},
     "monitor": {"_monitor", "_pool"},

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from support.common import PLUGIN, STACKS
 from support.pages import ROOT, blocks_of
+
+import ebbpool
 
 pytest_plugins = ["pytester"]
 
@@ -272,3 +275,21 @@ def test_bad_seconds_are_refused(pytester: pytest.Pytester, grace: str) -> None:
     result = pytester.runpytest_inprocess(*OURS, f"--ebbpool-grace={grace}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*--ebbpool-grace: must be a number of seconds, at least 0, not '{grace}'*"])
+
+
+def test_it_starts_under_the_switch_where_warnings_are_errors(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(AUTOLOAD)
+    # An installation that is not editable says which files it has, and pytest would rewrite those of a plugin.
+    installed = pytester.mkdir("there-1.dist-info")
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: there\nVersion: 1\n", encoding="utf-8")
+    (installed / "RECORD").write_text("ebbpool/__init__.py,,\n", encoding="utf-8")
+    (pytester.path / "ebbpool").symlink_to(Path(ebbpool.__file__).parent, target_is_directory=True)
+    (installed / "entry_points.txt").write_text("[pytest11]\nthere = there\n", encoding="utf-8")
+    pytester.makepyfile(there="")
+    monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
+    pytester.makepyfile("def test_it(adaptive_executor):\n    assert adaptive_executor.submit(int).result(10) == 0\n")
+    python = [sys.executable, "-m", "ebbpool", "run", "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider"]
+    result = pytester.run(*python, "-W", "error::pytest.PytestAssertRewriteWarning", timeout=50)
+    result.assert_outcomes(passed=1)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, output_of
+from support.common import TIMEOUT, output_of, wait_for_idle
 
 import ebbpool
 from ebbpool import AdaptiveExecutor
@@ -37,9 +37,15 @@ async def names() -> dict[str, str]:
     }
 
 
-async def trio_name() -> str:
-    found: str = await trio.to_thread.run_sync(name)
+async def trio_thread() -> threading.Thread:
+    found: threading.Thread = await trio.to_thread.run_sync(threading.current_thread)
     return found
+
+
+def of_trio() -> AdaptiveExecutor:
+    """Return the pool beside `pool`, which has trio's calls."""
+    [beside] = [each for each in ebbpool.pools() if each.name.startswith("pool-trio")]
+    return beside
 
 
 ON_POOL = {"to_thread": "pool", "executor": "pool", "anyio": "pool"}
@@ -55,7 +61,8 @@ def test_all_hand_overs_go_to_the_pool_and_back(pool: AdaptiveExecutor, library:
         assert run(names()) == ON_POOL
         # A loop that ends shuts its default executor down.
         assert run(names()) == ON_POOL
-        assert trio.run(trio_name) == "pool"
+        assert trio.run(trio_thread) in of_trio()._threads
+        of_trio().shutdown()
     assert run(names()) == before
 
 
@@ -140,7 +147,7 @@ async def main():
     return await asyncio.to_thread(name), await anyio.to_thread.run_sync(name)
 
 async def trios():
-    return await trio.to_thread.run_sync(name)
+    return (await trio.to_thread.run_sync(threading.current_thread)).name.partition("_")[0]
 
 print(asyncio.run(main()), trio.run(trios))
 installed.undo()
@@ -161,7 +168,7 @@ def test_libraries_that_are_imported_later(before: str) -> None:
         "anyio: to_thread, and with it Starlette and FastAPI",
         "trio: to_thread",
     ]
-    assert printed[-3:-1] == ["SourceFileLoader True", "('ebbpool', 'ebbpool') ebbpool"]
+    assert printed[-3:-1] == ["SourceFileLoader True", "('ebbpool', 'ebbpool') ebbpool-trio"]
     assert "ebbpool" not in printed[-1]
 
 
@@ -211,6 +218,64 @@ def test_trio_calls_have_their_limiter_and_no_other_limit() -> None:
             for _ in range(5):
                 nursery.start_soon(lambda: trio.to_thread.run_sync(meeting.wait, TIMEOUT, limiter=limiter))
 
-    with AdaptiveExecutor(1) as pool, ebbpool.install(pool):
+    with AdaptiveExecutor(1, "pool") as pool, ebbpool.install(pool):
         trio.run(main)
-    assert pool.stats().completed == 5
+        assert of_trio().stats().completed == 5
+        of_trio().shutdown()
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_threads_of_trio_calls_are_daemons_and_have_their_names_meanwhile(daemon: bool) -> None:
+    begun: list[tuple[threading.Thread, str]] = []
+
+    def begin() -> None:
+        thread = threading.current_thread()
+        begun.append((thread, thread.name))
+
+    async def main() -> None:
+        await trio.to_thread.run_sync(begin, thread_name="mine")
+
+    with AdaptiveExecutor(1, "pool", begin, daemon=daemon) as pool, ebbpool.install(pool):
+        trio.run(main)
+        beside = pool if daemon else of_trio()
+        wait_for_idle(beside)
+        [(thread, usual), (same, name)] = begun
+        assert (thread, name, thread.daemon) == (same, "mine", True)
+        assert thread.name == usual == f"{beside.name}_0"
+        beside.shutdown()
+
+
+def test_what_raises_as_trio_is_told_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    def deliver(outcome: Any) -> None:
+        raise OSError(outcome.unwrap())
+
+    with AdaptiveExecutor(1, "pool") as pool, ebbpool.install(pool):
+        trio.lowlevel.start_thread_soon(lambda: 42, deliver)
+        of_trio().shutdown()
+    printed = capsys.readouterr().err
+    assert printed.startswith("Exception while delivering result of thread\nTraceback ")
+    assert printed.endswith("OSError: 42\n")
+
+
+def test_a_call_that_trio_has_left_behind_does_not_hold_up_the_exit() -> None:
+    script = """
+        import atexit, sys, threading, trio, ebbpool
+        begun = threading.Event()
+        def stay():
+            begun.set()
+            threading.Event().wait()
+        async def main():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: trio.to_thread.run_sync(stay, abandon_on_cancel=True))
+                await trio.to_thread.run_sync(begun.wait, 10)
+                nursery.cancel_scope.cancel()
+        ebbpool.install()
+        trio.run(main)
+        def late():
+            print(trio.run(trio.to_thread.run_sync, lambda: "also later"), flush=True)
+        if sys.version_info[:2] == (3, 12):
+            late()
+        else:
+            atexit.register(late)
+    """
+    assert output_of(script) == ["also later"]

@@ -1,4 +1,7 @@
-"""A thread pool that ebbs and flows: a drop-in for `concurrent.futures.ThreadPoolExecutor`."""
+"""A thread pool that ebbs and flows: a drop-in for `concurrent.futures.ThreadPoolExecutor`.
+
+pytest would rewrite it for its plugin, and warn where a program has imported it before: PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -107,21 +107,26 @@ _last = (-inf, sys.maxsize)
 """When the quota was read last, and what it was."""
 
 
-def available_cpus() -> int:
+def available_cpus(reads: bool = True) -> int:
     """Return how many processors this process may use, at least 1; any thread may call this.
 
     It respects the affinity of the process where the platform has one, ``PYTHON_CPU_COUNT`` from Python 3.13, and on
-    Linux the CPU quota of the container, which is read anew every few seconds.
+    Linux the CPU quota of the container, which is read anew every few seconds, unless this call `reads` no file: as in
+    the thread of an event loop.
     """
     global _last
     now = monotonic()
     read_at, quota = _last
-    if now >= read_at + INTERVAL:
+    if reads and now >= read_at + INTERVAL:
         # Where it cannot be read nothing new is known, so the last quota is used on.
         with suppress(OSError):
             quota = cpu_quota() or sys.maxsize
         _last = now, quota
     return max(1, min(_given_cpus(), quota))
+
+
+# So that a quota is known from the first pool on.
+available_cpus()
 
 
 def interpreter() -> str:

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -51,7 +51,8 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         initargs: Arguments for `initializer`.
         min_workers: Threads that stay however long they are idle, once they have been needed.
         min_spare_workers: Idle threads to keep ahead of demand, started in the background once the pool is in use.
-        keep_alive: Seconds after which an idle thread leaves; `math.inf` for never.
+        keep_alive: Seconds after which an idle thread leaves; `math.inf` for never. None for 10, and for never where
+            `max_workers` is 1: people count on the one thread of such a pool.
         max_queue: How many tasks may wait for a thread; None for no limit. With 0 nothing waits: a task that finds no
             idle thread gets a new one, up to `max_workers`.
         when_full: What `submit` does when `max_queue` tasks wait: "block" until there is room (a task that submits to
@@ -93,13 +94,13 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
     def __init__(
         self,
         max_workers: int | None = None,
-        thread_name_prefix: str = "",
+        thread_name_prefix: str | None = "",
         initializer: Callable[..., object] | None = None,
-        initargs: tuple[Any, ...] = (),
+        initargs: Iterable[Any] | None = (),
         *,
         min_workers: int = 0,
         min_spare_workers: int = 0,
-        keep_alive: float = 10.0,
+        keep_alive: float | None = None,
         max_queue: int | None = None,
         when_full: WhenFull = "block",
         max_wait: float | None = None,
@@ -112,14 +113,14 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
     ) -> None:
         most = DEFAULT_MAX_WORKERS if max_workers is None else max_workers
         settings = Settings(most, min_workers, min_spare_workers, keep_alive, max_queue, max_wait)
-        if not isinstance(thread_name_prefix, str):
+        if not isinstance(thread_name_prefix or "", str):
             raise TypeError(f"thread_name_prefix must be a string, not {thread_name_prefix!r}")
         optional_callable("initializer", initializer)
         optional_callable("finalizer", finalizer)
         try:
-            initargs = tuple(initargs)
+            arguments = () if initargs is None else tuple(initargs)
         except TypeError:
-            raise TypeError(f"initargs must be a tuple, not {initargs!r}") from None
+            raise TypeError(f"initargs must be a tuple, or another iterable, not {initargs!r}") from None
         self._when_full = one_of("when_full", when_full, get_args(WhenFull))
         if daemon and not daemon_threads():
             raise RuntimeError(f"daemon={daemon!r} needs daemon threads, which are disabled in this (sub)interpreter")
@@ -130,7 +131,8 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         }
         say_if_plain()
         self._discarding = False
-        self._crew = Crew(thread_name_prefix, initializer, initargs, finalizer, bool(daemon), stack, **warnings)
+        prefix = thread_name_prefix or ""
+        self._crew = Crew(prefix, initializer, arguments, finalizer, bool(daemon), stack, **warnings)
         self._pool = self._crew.pool
         if propagate_context:
             self._pool.carry_context()

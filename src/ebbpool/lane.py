@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -13,6 +14,7 @@ from ebbpool._core.scope import Scope, deadlines
 from ebbpool._maps.methods import Maps
 from ebbpool._pool.executor_base import Unmade
 from ebbpool._pool.stats import LaneStats
+from ebbpool._pool.tracing import QueueView
 
 if TYPE_CHECKING:
     import asyncio
@@ -129,7 +131,7 @@ class Lane(Maps, ThreadPoolExecutor):
             return
         if self.core.pool.runs_here():
             raise RuntimeError("a task cannot wait for a lane of its own pool to shut down")
-        if not self.core.pool.await_idle(-1.0 if limit is None else limit, self.core):
+        if not self.core.pool.await_idle(-1.0 if limit is None else limit, self.core) and not self.core.pool.excused():
             left = self.stats()
             raise TimeoutError(
                 f"lane {self.name!r}: after {limit:g} s {left.running} tasks are still running, {left.queued} waiting"
@@ -145,7 +147,9 @@ class Lane(Maps, ThreadPoolExecutor):
     # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
     _max_workers: Any = property(lambda self: self.core.limit)
     _threads: Any = property(lambda self: self.executor._threads)
-    _work_queue: Any = property(lambda self: self.executor._work_queue)
+    _work_queue: Any = property(
+        lambda self: QueueView(partial(self.executor._qsize, self.core), partial(self.executor._hand_back, self.core))
+    )
     _initializer: Any = property(lambda self: self.executor._initializer)
     _initargs: Any = property(lambda self: self.executor._initargs)
     _shutdown: Any = property(lambda self: bool(self.core.closed or self.core.pool.closed))

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures._base import LOGGER
 from contextvars import Context
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool._checks import optional_callable
 from ebbpool._core.accel import Future, instrumented
@@ -30,8 +30,6 @@ class Session(tracing.Instrumentable, ThreadPoolExecutor):
     waits between calls, and does not count towards the pool's `max_workers`. A session that nobody refers to any more
     ends by itself, as it does when its pool is shut down; calls made before that still run.
     """
-
-    _max_workers = 1
 
     def __init__(self, executor: ExecutorCore, finalizer: Callable[[], object] | None = None) -> None:
         self._line = _Line(executor, optional_callable("finalizer", finalizer))
@@ -55,8 +53,11 @@ class Session(tracing.Instrumentable, ThreadPoolExecutor):
     def _queue(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
         return self._line.add(_Call(Future(), fn, args, kwargs))
 
-    def _waiting(self) -> int:
+    def _qsize(self) -> int:
         return self._line.calls.qsize()
+
+    def _hand_back(self) -> _Call | None:
+        return self._line.calls.get_nowait()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; those that wait still run, unless cancelled. Then the thread goes back to the pool.
@@ -77,16 +78,14 @@ class Session(tracing.Instrumentable, ThreadPoolExecutor):
                 concurrent.futures.wait([task])
 
     # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
-    _threads: Any = property(lambda self: set(self._line.threads))
+    _max_workers: Any = property(lambda self: 1)
+    _threads: Any = property(lambda self: frozenset(self._line.threads))
     _shutdown: Any = property(lambda self: self._line.closed)
     _broken = False
 
 
-class _Call(NamedTuple):
-    future: Future[Any]
-    fn: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+class _Call(tracing.WorkItem):
+    __slots__ = ()
 
     def perform(self) -> None:
         if not self.future.set_running_or_notify_cancel():
@@ -148,7 +147,8 @@ class _Line:
             self.calls.put(call)
         if task is not None:
             task.add_done_callback(self.over)
-        return call.future
+        future: Future[Any] = call.future
+        return future
 
     def over(self, task: Any) -> None:
         with self.mutex:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import sys
 import threading
+import traceback
 import warnings
 import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from ebbpool._interpreter import daemon_threads
+from ebbpool._pool import lifecycle
 from ebbpool._replacements import Replacements
 from ebbpool.executor import AdaptiveExecutor
 
@@ -140,7 +144,8 @@ def install(
     This covers `anyio.to_thread` (see `ebbpool.anyio.install`), and with it Starlette and FastAPI; `trio.to_thread`;
     the default executor of all loops of asyncio and uvloop that are made from now on, and of the one that runs here,
     and with it `asyncio.to_thread`, asyncio's `getaddrinfo`, and asgiref's ``sync_to_async(thread_sensitive=False)``. A
-    library imported later is switched then; one in an unknown version is left as it is, with a `RuntimeWarning`.
+    library imported later is switched then; one in an unknown version is left as it is, with a `RuntimeWarning`. Calls
+    of `trio.to_thread` run in daemon threads, as trio's own are: in a pool beside it, unless that has such threads.
 
     Args:
         executor: The pool; None for a new one.
@@ -193,11 +198,18 @@ def _trio(installed: Installed, trio: ModuleType) -> str:
     # Imported here, because it comes with trio.
     from outcome import capture
 
-    executor = installed.executor
+    stock = cache.THREAD_CACHE
+    daemons = functools.cache(functools.partial(_daemons_beside, installed.executor))
 
     def start_thread_soon(fn: Callable[[], Any], deliver: Callable[[Any], object], name: Any = None) -> None:
-        # trio has limited the calls already, so they go beyond the pool's ceiling if need be.
-        executor.hand_in(executor._unlimited, True, _perform, (fn, deliver, capture), {})
+        executor = daemons()
+        try:
+            # trio has limited the calls already, so they go beyond the pool's ceiling if need be.
+            executor.hand_in(executor._unlimited, True, _perform, (fn, deliver, capture, name), {})
+        except RuntimeError:
+            if not lifecycle.exiting():
+                raise
+            stock.start_thread_soon(fn, deliver, name)
 
     # trio forgets the idle workers in a forked child.
     ours = SimpleNamespace(start_thread_soon=start_thread_soon, _idle_workers={})
@@ -205,11 +217,36 @@ def _trio(installed: Installed, trio: ModuleType) -> str:
     return "to_thread"
 
 
-def _perform(fn: Callable[[], Any], deliver: Callable[[Any], object], capture: Callable[..., Any]) -> None:
+def _daemons_beside(executor: AdaptiveExecutor) -> AdaptiveExecutor:
+    """Return a pool of daemon threads, as trio's own are: the exit does not wait for a call that trio left behind."""
+    crew = executor._crew
+    if crew.daemon or not daemon_threads():
+        return executor
+    return AdaptiveExecutor(
+        thread_name_prefix=f"{executor.name}-trio",
+        initializer=crew.initializer,
+        initargs=crew.initargs,
+        finalizer=crew.finalizer,
+        daemon=True,
+        thread_stack_size=crew.stack_size,
+        warn_after=crew.warn_after,
+    )
+
+
+def _perform(fn: Callable[[], Any], deliver: Callable[[Any], object], capture: Callable[..., Any], name: Any) -> None:
+    thread = threading.current_thread()
+    usual = thread.name
+    if name is not None:
+        thread.name = name
     result = capture(fn)
+    thread.name = usual
     # What the caller handed over is not to live on while its result is on the way.
     del fn
-    deliver(result)
+    try:
+        deliver(result)
+    except BaseException:
+        print("Exception while delivering result of thread", file=sys.stderr)
+        traceback.print_exc()
 
 
 def _asyncio(installed: Installed, asyncio: ModuleType) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import importlib.util
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -253,3 +254,47 @@ def test_an_installed_program_exits() -> None:
         """
     done = run_script(script, PRELUDE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ebbpool-anyio_0\n", "")
+
+
+AFTER = {
+    "a thread that is no daemon": """
+        begun, gate = threading.Event(), threading.Event()
+        def serve():
+            print(call(backend), flush=True)
+            begun.set()
+            threading.main_thread().join()
+            gate.wait(10)
+            print(call(backend), flush=True)
+        threading.Thread(target=serve).start()
+        begun.wait(10)
+        # Opened when the pools have been closed.
+        lifecycle.after_exit(gate.set)
+        """,
+    "atexit": """
+        import atexit
+        print(call(backend), flush=True)
+        atexit.register(lambda: print(call(backend), flush=True))
+        """,
+    "the first call": """
+        import atexit
+        print("ebbpool-anyio", flush=True)
+        atexit.register(lambda: print(call(backend), flush=True))
+        """,
+}
+
+
+@pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="CPython 3.12 starts no thread once it has begun to exit")
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=missing("trio"))])
+@pytest.mark.parametrize("where", AFTER)
+def test_calls_go_on_in_the_threads_of_anyio_once_the_interpreter_exits(
+    where: str, backend: str, limited: bool
+) -> None:
+    script = f"""
+        from ebbpool._pool import lifecycle
+        backend = {backend!r}
+        ebbpool.anyio.install(keep_default_limiter={limited})
+        """
+    # Whether a token of the default limiter is borrowed by then, or none, or one of the caller's own.
+    first, second = output_of(script + AFTER[where], PRELUDE)
+    assert (first.partition("_")[0], second) == ("ebbpool-anyio", "stock")

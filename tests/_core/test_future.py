@@ -191,6 +191,19 @@ def test_a_failing_callback_is_logged_and_the_others_run(
     assert record.exc_info is not None and record.exc_info[0] is Boom
 
 
+def test_libraries_may_look_at_its_callbacks(core: ModuleType, end: Any) -> None:
+    future = core.Future()
+    assert future._done_callbacks == ()
+    first: list[Any] = []
+    second: list[Any] = []
+    future.add_done_callback(first.append)
+    future.add_done_callback(second.append)
+    assert future._done_callbacks == (first.append, second.append)
+    end(future)
+    assert future._done_callbacks == ()
+    assert first == second == [future]
+
+
 def test_a_callback_may_use_its_future(core: ModuleType) -> None:
     future, seen = core.Future(), []
 

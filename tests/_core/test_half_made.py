@@ -88,7 +88,7 @@ def test_what_is_complete_without_it(prelude: str) -> None:
     print(repr(forgetful(Semaphore)).partition(": ")[2], repr(forgetful(BoundedSemaphore)).partition(": ")[2])
     """
     figures = ["42 True Future"] * 3
-    asked = ["True True set() True", "value=0> value=0/0>"]
+    asked = ["True True frozenset() True", "value=0> value=0/0>"]
     assert output_of(script, prelude + SUBCLASSES) == ["pending>", "True True", *figures, *asked]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import queue
 import threading
 import weakref
 from typing import Any
@@ -211,3 +212,84 @@ def test_calls_with_a_limit_of_their_own_wait_for_nobody() -> None:
         eventually(lambda: len(order) == 3)
         held.open()
     assert order == ["two", "one", "ordinary"]
+
+
+WAYS: dict[str, Any] = {
+    "pool": lambda pool: pool,
+    "lane": lambda pool: pool.lane("lane", limit=1),
+    "session": lambda pool: pool.session(),
+}
+
+
+@pytest.mark.parametrize("propagate_context", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_waits_may_be_taken_back(way: str, propagate_context: bool) -> None:
+    ran: list[Any] = []
+    with AdaptiveExecutor(1, propagate_context=propagate_context) as pool:
+        executor = WAYS[way](pool)
+        with Gate() as gate:
+            gate.hold(executor)
+            other = pool.submit(ran.append, "another's")
+            futures = [executor.submit(ran.append, 1), executor.submit(ran.append, 2), executor.submit(pow, 2, 10)]
+            view = executor._work_queue
+            assert (view.qsize(), view.empty()) == (4 if way == "pool" else 3, False)
+            futures[1].cancel()
+            if way == "pool":
+                assert view.get_nowait().future is other
+            items = [view.get_nowait() for _ in range(2 if way != "session" else 3)]
+            if way == "session":
+                # As the standard library's queue, it holds what is cancelled.
+                assert items.pop(1).future is futures[1]
+            assert [item.future for item in items] == futures[::2]
+            assert [item[1:] for item in items] == [(ran.append, (1,), {}), (pow, (2, 10), {})]
+            assert [item.task for item in items] == [item[1:] for item in items]
+            assert (view.qsize(), view.empty()) == (0, True)
+            with pytest.raises(queue.Empty):
+                view.get_nowait()
+            with pytest.raises(queue.Empty):
+                view.get(block=False)
+            with pytest.raises(RuntimeError, match=r"use get\(block=False\)"):
+                view.get()
+            # They are the taker's, who ends them as he likes; the pool has counted them.
+            assert not any(future.done() for future in futures[::2])
+            before, counted = pool.stats(), way != "session"
+            futures[2].set_result("elsewhere")
+            assert futures[2].result(0) == "elsewhere"
+            assert futures[0].cancel()
+            given = executor.submit(dict, (), a=1)
+            taken = view.get_nowait()
+            assert taken.future is given
+            assert taken.fn(*taken.args, **taken.kwargs) == {"a": 1}
+            given.cancel()
+            after = pool.stats()
+            assert (after.submitted - before.submitted, after.cancelled - before.cancelled) == (counted, counted)
+        if way == "session":
+            executor.shutdown()
+        wait_for_idle(pool)
+        assert ran == ([] if way == "pool" else ["another's"])
+
+
+def test_taking_back_lets_others_in() -> None:
+    with AdaptiveExecutor(1, max_queue=1) as pool, Gate() as gate:
+        gate.hold(pool)
+        first = pool.submit(int)
+        blocked = BlockedSubmitter(pool, int)
+        assert pool._work_queue.get_nowait().future is first
+        assert blocked.let_in(TIMEOUT)
+        future = blocked.come()
+        assert pool._work_queue.get_nowait().future is future
+
+
+def test_a_task_that_a_worker_is_about_to_take_does_not_count() -> None:
+    coming = Gate()
+    with AdaptiveExecutor(2, initializer=coming) as pool, coming, Gate() as gate:
+        futures = [pool.submit(gate)]
+        coming.await_begun()
+        lane = pool.lane("lane", limit=1)
+        assert (pool.stats().queued, pool._work_queue.qsize(), lane._work_queue.qsize()) == (1, 0, 0)
+        futures += [pool.submit(gate), pool.submit(gate)]
+        # The timekeeper has the second worker come by and by.
+        eventually(lambda: pool._work_queue.qsize() == 1)
+        coming.open()
+        gate.await_begun(2)
+        assert (pool.stats().queued, pool._work_queue.qsize()) == (1, 1)

@@ -63,6 +63,34 @@ EXITS = {
         """,
         ["main is over", "0", "1", "2"],
     ),
+    "exit does not wait for who waits for a daemon pool": (
+        """
+            import asyncio
+            begun = threading.Semaphore(0)
+            def stay():
+                begun.release()
+                threading.Event().wait()
+            pool, shared = AdaptiveExecutor(daemon=True), AdaptiveExecutor(daemon=True)
+            loop, lane = asyncio.new_event_loop(), shared.lane("lane", limit=1)
+            for executor in pool, shared, lane:
+                executor.submit(stay)
+                begun.acquire()
+            # As a loop does at its end, in a thread that is no daemon.
+            loop.set_default_executor(pool)
+            ends = [pool.shutdown, lambda: loop._do_shutdown(loop.create_future()), lane.shutdown]
+            ends.append(lambda: print(shared.wait_idle(), flush=True))
+            threads = [threading.Thread(target=end) for end in ends]
+            for thread in threads:
+                thread.start()
+            def all_ended():
+                for thread in threads:
+                    thread.join(10)
+                print([thread.is_alive() for thread in threads], flush=True)
+            threading.Thread(target=all_ended).start()
+            print("main is over", flush=True)
+        """,
+        ["main is over", "False", "[False, False, False, False]"],
+    ),
     "exit grows for what is queued": (
         """
             barrier = threading.Barrier(3)

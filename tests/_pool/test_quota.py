@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 from math import inf
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import seams
+from support.common import Gate
 
-from ebbpool import _interpreter
+from ebbpool import AdaptiveExecutor, _interpreter
 
 INTERVAL, cpu_quota = seams.quota.INTERVAL, seams.quota.cpu_quota
 
@@ -137,3 +139,14 @@ def test_here_it_can_be_read_and_that_no_descriptor_is_left_is_no_missing_quota(
     monkeypatch.setattr(seams.quota, "open", exhausted, raising=False)
     with pytest.raises(OSError, match="Too many"):
         cpu_quota()
+
+
+def test_no_file_is_read_in_the_thread_that_makes_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[str] = []
+    monkeypatch.setattr(_interpreter, "cpu_quota", lambda: readers.append(threading.current_thread().name))
+    monkeypatch.setattr(_interpreter, "_last", (-inf, 3))
+    with AdaptiveExecutor(4) as pool, Gate() as gate:
+        assert readers == []
+        # The second worker is the timekeeper's doing.
+        gate.hold(pool, 2)
+        assert set(readers) == {"ebbpool-timekeeper"}

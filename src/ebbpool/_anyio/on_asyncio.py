@@ -25,6 +25,7 @@ from ebbpool._anyio import CANCELLED, call, way_back
 from ebbpool._clock import monotonic
 from ebbpool._core.accel import LoopCall
 from ebbpool._loops import mailbox_of
+from ebbpool._pool import lifecycle
 from ebbpool._pool.cancelling import deadlines_elsewhere
 from ebbpool.executor import AdaptiveExecutor
 
@@ -78,6 +79,7 @@ async def run_sync(
     abandon_on_cancel: bool,
     limiter: CapacityLimiter | None,
     lifts_ceiling: bool,
+    borrowed: bool = False,
 ) -> Any:
     """See `ebbpool.anyio.run_sync`; a call that `lifts_ceiling` of the executor by one has borrowed from a limiter.
 
@@ -87,20 +89,20 @@ async def run_sync(
     """
     if limiter is not None:
         async with limiter:
-            return await run_sync(executor, func, args, abandon_on_cancel, None, lifts_ceiling)
+            return await run_sync(executor, func, args, abandon_on_cancel, None, lifts_ceiling, True)
     await turn()
     task: Any = current_task()
     state = task_states.get(ref(task))
     scope = None if state is None else state.cancel_scope
     if abandon_on_cancel and scope is not None:
         with CancelScope() as own:
-            return await _start(executor, func, args, own, False, lifts_ceiling)
+            return await _start(executor, func, args, own, False, lifts_ceiling, borrowed)
     requests = task.cancelling()
-    ticket = _start(executor, func, args, scope, not abandon_on_cancel, lifts_ceiling)
+    ticket = _start(executor, func, args, scope, not abandon_on_cancel, lifts_ceiling, borrowed)
     try:
         return await ticket
     except CancelledError:
-        heir = ticket.heir
+        heir = getattr(ticket, "heir", None)
         # asyncio folds a native cancellation that has come as well into the same error. That one goes through.
         if heir is None or task.cancelling() > requests + 1:
             if heir is not None:
@@ -123,7 +125,9 @@ def _start(
     scope: CancelScope | None,
     shielded: bool,
     lifts_ceiling: bool,
-) -> CallFuture:
+    borrowed: bool,
+) -> Any:
+    """Return what the task is to wait for: a call's ticket, or a call of anyio's own once the interpreter exits."""
     loop: Any = running_loop()
     state = getattr(loop, STATE, None)
     if state is None:
@@ -135,7 +139,14 @@ def _start(
     ticket.shielded = shielded
     lane = executor._unlimited if lifts_ceiling else None
     work = (attributes, scope, func, args)
-    ticket.call = executor.offload(mailbox, ticket, copy_context(), _perform, work, None, lane)
+    try:
+        ticket.call = executor.offload(mailbox, ticket, copy_context(), _perform, work, None, lane)
+    except RuntimeError:
+        if not lifecycle.exiting():
+            raise
+        # One that is held cannot be borrowed once more.
+        own = CapacityLimiter(1) if borrowed else None
+        return AsyncIOBackend.run_sync_in_worker_thread(func, args, not shielded, own)
     return ticket
 
 

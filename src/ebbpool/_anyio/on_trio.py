@@ -20,7 +20,7 @@ from trio._threads import PARENT_TASK_DATA, Run, RunSync, _active_threads_local,
 
 from ebbpool._anyio import CANCELLED, call, way_back
 from ebbpool._core.accel import LoopCall, Mailbox
-from ebbpool._pool import late
+from ebbpool._pool import late, lifecycle
 from ebbpool.executor import AdaptiveExecutor
 
 
@@ -128,6 +128,7 @@ async def run_sync(
         _state.set(state)
     ticket = TrioCall(state, trio.lowlevel.current_task(), abandon_on_cancel, limiter)
     active = state.active
+    exits = False
     try:
         if limiter is not None:
             await limiter.acquire_on_behalf_of(ticket)
@@ -137,9 +138,14 @@ async def run_sync(
                 lane = executor._unlimited if lifts_ceiling else None
                 work = (ticket, func, args)
                 ticket.call = executor.offload(state.mailbox, ticket, copy_context(), _perform, work, None, lane)
-            except BaseException:
+            except BaseException as refusal:
                 ticket._give_back()
-                raise
+                if not isinstance(refusal, RuntimeError) or not lifecycle.exiting():
+                    raise
+                exits = True
+            if exits:
+                # trio's own threads go on.
+                return await TrioBackend.run_sync_in_worker_thread(func, args, abandon_on_cancel, limiter)
             message = await trio.lowlevel.wait_task_rescheduled(ticket.abort)
             while message is not ticket:
                 if type(message) is RunSync:

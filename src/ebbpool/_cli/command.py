@@ -82,8 +82,8 @@ def _add_run(commands: Any) -> None:
         ("--min-spare-workers", 0, 0, "idle threads to keep ahead of demand"),
     ):
         pool.add_argument(name, metavar="N", type=_whole(least), default=default, help=f"{text} (%(default)s)")
-    keep_alive = "after which an idle thread exits; inf for never (%(default)g)"
-    pool.add_argument("--keep-alive", metavar="SECONDS", type=_seconds, default=10.0, help=keep_alive)
+    keep_alive = "after which an idle thread exits; inf for never (10; never if there is one thread)"
+    pool.add_argument("--keep-alive", metavar="SECONDS", type=_seconds, help=keep_alive)
 
 
 def _add_top(commands: Any) -> None:

@@ -402,6 +402,12 @@ class FutureCore:
         return observers
 
     @property
+    def _done_callbacks(self) -> tuple[Callable[[Any], object], ...]:
+        with self._pool.mutex:
+            audience = self._audience
+        return tuple([each for each in audience or () if type(each) is not LockType])
+
+    @property
     def _state(self) -> str:
         code = self._code
         if cython.compiled:

@@ -135,6 +135,7 @@ class Pool:
         self.special: bool = False  # whether `push` has to look closer
         self.closed: bool = False
         self.broken: bool = False
+        self.deserted: bool = False  # whether threads are excused from waiting: the exit waits for them, not for this
         self.every: int = 0  # one task out of so many is measured, and told to `record`
         self.record: Callable[[float, float], object] | None = None
         self.skip: int = 0  # tasks before the next that is measured; threads that submit at once may miscount
@@ -392,16 +393,19 @@ class Pool:
             return "closed"
         if self.max_queue < 0:
             return None
-        # A task that an idle or arriving worker is about to take does not count as waiting. Surplus workers take none.
-        coming = len(self.parked) + self.roused + self.starting - self._surplus()
-        coming = min(coming, self.limit - self._engaged() + self.roused + self.starting)
-        if self._waiting() + len(self.promised) - max(0, coming) < self.max_queue or self.headcount == 0:
+        if self._waiting() + len(self.promised) - self._coming() < self.max_queue or self.headcount == 0:
             return None
         # Where a task must not wait, or would be refused, the pool grows at once, without asking the timekeeper.
         most = min(self.max_workers, max(self.allowed, self.min_workers))
         if (self.rejecting or self.max_queue == 0) and self.headcount - self.blocked < most:
             return "grow"
         return "full"
+
+    def _coming(self) -> int:
+        """Return how many tasks idle or arriving workers are about to take: these do not count as waiting."""
+        arriving = self.roused + self.starting
+        # Surplus workers take none.
+        return max(0, min(len(self.parked) + arriving - self._surplus(), self.limit - self._engaged() + arriving))
 
     def _arrange(self) -> str | None:
         """Under the mutex: find a worker for the waiting tasks; return the errand that is needed for it, or None."""
@@ -707,6 +711,9 @@ class Pool:
     def bury(self, future: FutureCore, code: int, late: bool) -> None:
         """Under the mutex: count a queued or held future that is done before its turn, `late` or not; admit others."""
         lane = future._lane
+        if future._fn is None:
+            # It was counted as it was handed back.
+            return
         if code == NOTIFIED:
             self.cancelled += 1
             if lane is not None:
@@ -976,6 +983,64 @@ class Pool:
                 found.append(future)
         return found
 
+    def unclaimed(self, lane: LaneCore | None) -> int:
+        """Return how many tasks, of one lane or of the queue, wait, but for those that a worker is about to take."""
+        held = 0
+        with self.mutex:
+            queued = self._waiting()
+            if lane is not None:
+                held = len(lane.backlog) - lane.dead
+                queued = lane.admitted
+                for worker in self.workers:
+                    if worker.current is not None and worker.current._lane is lane:
+                        queued -= 1
+            return held + max(0, queued - self._coming())
+
+    def hand_back(self, lane: LaneCore | None) -> tuple[Any, Any, Any, Any] | None:
+        """Take off the queue what a worker would take next, of one lane or of all; return its future and its call.
+
+        The future stays pending, for the caller to end it; the pool counts it as cancelled.
+        """
+        trash: list[FutureCore] = []
+        found: Any = None
+        call = None
+        with self.mutex:
+            collects = hold_collector()
+            try:
+                self._trim(trash)
+                for line in [self.front, self.queue] if lane is None else [self.front, self.queue, lane.backlog]:
+                    for future in line if found is None else ():
+                        if future._code == PENDING and (lane is None or future._lane is lane):
+                            found = future
+                            break
+                if found is not None:
+                    call = found, found._fn, found._packed(), found._kwargs
+                    owner = found._lane
+                    if found._held and owner is not None:
+                        owner.backlog.remove(found)
+                    else:
+                        self._withdraw(found)
+                    self.cancelled += 1
+                    if owner is not None:
+                        owner.cancelled += 1
+                    found._lane = None
+                    found._fn = found._args = found._kwargs = None
+                    self._make_room()
+                    self._tell_idlers()
+            finally:
+                let_collector(collects)
+        return call
+
+    def desert(self) -> None:
+        """Have no thread but the main one wait for the workers or the tasks, from now on."""
+        with self.mutex:
+            self.deserted = True
+            self._tell_idlers()
+
+    def excused(self) -> bool:
+        """Return whether the calling thread is not to wait, because the interpreter's exit waits for it."""
+        return self.deserted and threading.get_ident() != threading.main_thread().ident
+
     def _tell_idlers(self) -> None:
         while self.idlers:
             self.idlers.pop().release()
@@ -1011,10 +1076,12 @@ class Pool:
     def await_idle(self, timeout: float, lane: LaneCore | None = None, remaining: int = -1) -> bool:
         """Wait up to `timeout` seconds (-1: for ever) until nothing, or nothing of `lane`, is queued or runs.
 
-        With a number of `remaining` workers, until no task waits and there are no more than so many.
+        With a number of `remaining` workers, until no task waits and there are no more than so many. Return whether
+        that was so: False after `timeout`, and where the thread is `excused`.
         """
         reason = None if timeout == 0 else self.forbids()
         deadline = monotonic() + timeout
+        elsewhere = threading.get_ident() != threading.main_thread().ident
         told = True
         while told:
             waiter = allocate_lock()
@@ -1028,8 +1095,8 @@ class Pool:
                     over = self._waiting() == 0 and self.headcount == unoccupied
                 else:
                     over = self.headcount <= remaining and (self.broken or self._waiting() == 0)
-                if over:
-                    return True
+                if over or (elsewhere and self.deserted):
+                    return over
                 if reason is None:
                     self.idlers.append(waiter)
             if reason is not None:

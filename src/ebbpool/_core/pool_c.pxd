@@ -51,7 +51,7 @@ cdef class Pool:
     cdef readonly Py_ssize_t starting, blocked, allowed, limit, dead
     cdef readonly double patience, max_wait
     cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
-    cdef bint wrapping, special, turned_away, urgent, timed, minded, passed
+    cdef bint deserted, wrapping, special, turned_away, urgent, timed, minded, passed
     cdef Py_ssize_t every, skip, firsts
     cdef public bint slow_start
     cdef double clock, stale, sought
@@ -80,6 +80,7 @@ cdef class Pool:
     @cython.locals(found=FutureCore, future=FutureCore)
     cdef FutureCore _oldest(self)
     cdef _refusal(self)
+    cdef Py_ssize_t _coming(self) except -1
     cdef _arrange(self)
     cdef _staff(self)
     @cython.locals(worker=Worker)
@@ -107,6 +108,11 @@ cdef class Pool:
     cpdef bint runs_here(self) except -1
     cdef expire(self, Worker worker)
     cdef bury(self, FutureCore future, int code, bint late)
+    @cython.locals(worker=Worker, held=Py_ssize_t, queued=Py_ssize_t)
+    cpdef Py_ssize_t unclaimed(self, LaneCore lane) except -1
+    @cython.locals(future=FutureCore, found=FutureCore, owner=LaneCore)
+    cpdef hand_back(self, LaneCore lane)
+    cpdef bint excused(self) except -1
     cdef _tell_idlers(self)
     cpdef forbids(self)
     cdef _trim(self, list trash)

@@ -10,9 +10,9 @@ from concurrent.futures.thread import BrokenThreadPool
 from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX
-from time import perf_counter
 from typing import Any
 
+from ebbpool._clock import perf_counter
 from ebbpool._core.accel import wait_counted
 from ebbpool._pool.running import called_name
 

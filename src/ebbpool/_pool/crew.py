@@ -74,7 +74,8 @@ class Crew:
 
     def forget(self) -> None:
         """Begin anew, as a new pool does, and one in a forked child."""
-        self.pool.crowd = available_cpus() + CREW
+        # Perhaps in the thread of an event loop, where no file is to be read.
+        self.pool.crowd = available_cpus(reads=False) + CREW
         self.decisions = Decisions()
         self._sizing = Sizing()
         self._admission = Admission(GIL_ENABLED)
@@ -201,7 +202,7 @@ class Crew:
         own: set[Any] = {threading.current_thread()}
         # Wait for the count of workers first: one with a reserved place may have no thread in `threads` yet.
         if not self.pool.await_idle(-1.0 if timeout is None else timeout, None, len(self.threads & own)):
-            return False
+            return bool(self.pool.excused())
         left = self.threads - own
         for thread in left:
             thread.join(None if deadline is None else max(0.0, deadline - monotonic()))

@@ -8,19 +8,34 @@ from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from dataclasses import dataclass
 from math import inf
+from queue import Empty
 from sys import maxsize
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ebbpool._checks import above_zero, seconds, whole
-from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, orphans, perform
+from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, Probe, orphans, perform
 from ebbpool._errors import QueueFull, QueueTimeout
 from ebbpool._pool import lifecycle, tracing
 from ebbpool._pool.crew import Crew
+from ebbpool._pool.tracing import QueueView
 
 if TYPE_CHECKING:
     from typing import Self
 
 DEFAULT_MAX_WORKERS: Final = 256
+KEEP_ALIVE: Final = 10.0
+KIND: Final = "AdaptiveExecutor"
+
+INSTEAD: Final = {
+    "BROKEN": "it is BrokenThreadPool",
+    "_adjust_thread_count": "use daemon, initializer, min_workers or thread_stack_size",
+    "_idle_semaphore": "use stats().idle",
+    "_initializer_failed": "the futures raise BrokenThreadPool",
+    "_threads": "use min_workers and resize()",
+    "_work_queue": "use submit_first, lane() or max_queue",
+    "prepare_context": "use initializer and finalizer",
+}
+"""What an `AdaptiveExecutor` does not look at, though a `ThreadPoolExecutor` does, and what to do instead."""
 
 WhenFull = Literal["block", "reject", "caller_runs"]
 
@@ -47,14 +62,19 @@ class Settings:
     max_workers: int
     min_workers: int
     min_spare_workers: int
-    keep_alive: float
+    keep_alive: float | None
     max_queue: int | None
     max_wait: float | None
 
     def __post_init__(self) -> None:
+        most: Any = self.max_workers
+        if isinstance(most, float) and most.is_integer():
+            # The standard library takes it: it only compares it.
+            object.__setattr__(self, "max_workers", int(most))
         for name, least in (("max_workers", 1), ("min_workers", 0), ("min_spare_workers", 0)):
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
-        object.__setattr__(self, "keep_alive", seconds("keep_alive", self.keep_alive))
+        if self.keep_alive is not None:
+            object.__setattr__(self, "keep_alive", seconds("keep_alive", self.keep_alive))
         if self.max_queue is not None:
             object.__setattr__(self, "max_queue", whole("max_queue", self.max_queue, 0))
         object.__setattr__(self, "max_wait", longest_wait(self.max_wait))
@@ -63,6 +83,13 @@ class Settings:
                 raise ValueError(
                     f"{name} must not exceed max_workers: {name}={getattr(self, name)}, max_workers={self.max_workers}"
                 )
+
+
+def _computed(name: str, read: Callable[[Any], Any]) -> property:
+    def refuse(self: Any, _: object) -> None:
+        raise AttributeError(f"{name} of an {KIND} cannot be set: {INSTEAD[name]}")
+
+    return property(read, refuse)
 
 
 _NOTHING_UNLIMITED = LaneCore(orphans, 1, True)
@@ -79,19 +106,22 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
         self._pool = orphans
-        vars(self).update(dict.fromkeys(("_crew", "_settings", "_lanes", "_lane_cores"), Unmade("AdaptiveExecutor")))
+        vars(self).update(dict.fromkeys(("_crew", "_settings", "_lanes", "_lane_cores"), Unmade(KIND)))
         vars(self)["_unlimited"] = _NOTHING_UNLIMITED
         return self
 
     def _apply(self, settings: Settings) -> None:
         self._settings = settings
+        patience = settings.keep_alive
+        if patience is None:
+            patience = inf if settings.max_workers == 1 else KEEP_ALIVE
         self._pool.configure(
             settings.min_workers,
             # Compiled code adds to it, in a machine word.
             min(settings.max_workers, maxsize // 2),
             settings.min_spare_workers,
             # As a lock takes it: -1 for ever.
-            settings.keep_alive if settings.keep_alive <= threading.TIMEOUT_MAX else -1.0,
+            patience if patience <= threading.TIMEOUT_MAX else -1.0,
             -1 if settings.max_queue is None else settings.max_queue,
             self._when_full == "reject",
             0.0 if settings.max_wait in (None, inf) else settings.max_wait,
@@ -100,8 +130,26 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
     def _instrumented(self, queue: Callable[..., Any], fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return tracing.submit(self, queue, fn, args, kwargs)
 
-    def _waiting(self) -> int:
-        return int(self._pool.counts()["queued"])
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in cls.__mro__[: cls.__mro__.index(ExecutorBase)]:
+            for name in INSTEAD.keys() & vars(base).keys():
+                raise TypeError(f"{cls.__name__} overrides {name}, which no {KIND} calls: {INSTEAD[name]}")
+
+    def _qsize(self, lane: Any = None) -> int:
+        return int(self._pool.unclaimed(lane))
+
+    def _hand_back(self, lane: Any = None) -> tracing.WorkItem:
+        call = self._pool.hand_back(lane)
+        if call is None:
+            raise Empty
+        future, fn, args, kwargs = call
+        if isinstance(fn, Probe):
+            fn = fn.fn
+        if self._pool.contextual and not isinstance(future, LoopCall):
+            # It was to run in a context.
+            fn, *args = args
+        return tracing.WorkItem(future, fn, tuple(args), kwargs if isinstance(kwargs, dict) else {})
 
     def _forget_delayed(self, future: Any) -> None:
         self._crew.timers.strike(future)
@@ -113,7 +161,7 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
                 raise BrokenThreadPool(self._crew.cause)
             if refusal == "closed":
                 if self._pool is orphans:
-                    raise RuntimeError("AdaptiveExecutor.__init__() was never called")
+                    raise RuntimeError(f"{KIND}.__init__() was never called")
                 when = "interpreter shutdown" if lifecycle.exiting() else "shutdown"
                 raise RuntimeError(f"cannot schedule new futures after {when}")
             if first and isinstance(future, LoopCall) and self._when_full != "caller_runs":
@@ -152,8 +200,10 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
         return refusal
 
     # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
-    _max_workers: Any = property(lambda self: self._settings.max_workers)
-    _threads: Any = property(lambda self: set(self._pool.survey().threads))
+    _max_workers: Any = property(lambda self: self._settings.max_workers, lambda self, n: self.resize(max_workers=n))
+    _threads: Any = _computed("_threads", lambda self: frozenset(self._pool.survey().threads))
+    _work_queue: Any = _computed("_work_queue", lambda self: QueueView(self._qsize, self._hand_back))
+    _adjust_thread_count: Any = _computed("_adjust_thread_count", lambda self: lambda: None)
     _shutdown: Any = property(lambda self: bool(self._pool.closed))
     _broken: Any = property(lambda self: self._crew.cause or False)
     _thread_name_prefix: Any = property(lambda self: self._crew.prefix)

@@ -118,6 +118,8 @@ def _at_exit() -> None:
         if crew.daemon:
             for future in crew.pool.waiting():
                 future.cancel()
+            # Threads that are no daemons, such as asyncio's at the end of a loop, may wait in its `shutdown`.
+            crew.pool.desert()
     for crew in crews:
         if not crew.daemon:
             crew.join(None)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import Context
 from typing import Any
 
 from ebbpool._checks import whole
 from ebbpool._clock import monotonic
+from ebbpool._core.waits import here
 from ebbpool._interpreter import daemon_threads
+
+if sys.platform == "linux":
+    from _signal import SIG_BLOCK, SIG_UNBLOCK, pthread_sigmask  # type: ignore[import-not-found]  # as `signal` does
 
 # Re-entrant: the garbage collector may run a finaliser inside `start` that starts a worker of another pool.
 _lock = threading.RLock()
@@ -70,6 +75,23 @@ def forget_loans() -> None:
     threading.stack_size(_usual)
 
 
+def _be_like_the_main_thread() -> None:
+    """Use its processors and its nice value, and block no signals that it does not block, whatever was inherited."""
+    main = os.getpid()
+    # Where the system does not allow it, what was inherited stays.
+    with suppress(OSError):
+        if os.sched_getaffinity(0) != (processors := os.sched_getaffinity(main)):
+            os.sched_setaffinity(0, processors)
+    with suppress(OSError):
+        if os.getpriority(os.PRIO_PROCESS, 0) != (nice := os.getpriority(os.PRIO_PROCESS, main)):
+            os.setpriority(os.PRIO_PROCESS, 0, nice)
+    # To read a file may take long where others have the GIL. Few threads block any signal.
+    if blocked := pthread_sigmask(SIG_BLOCK, ()):
+        with suppress(OSError), open(f"/proc/self/task/{main}/status", "rb") as file:
+            [mask] = [int(line.split()[1], 16) for line in file if line.startswith(b"SigBlk:")]
+            pthread_sigmask(SIG_UNBLOCK, {number for number in blocked if not mask >> (number - 1) & 1})
+
+
 class _LaterEvent(threading.Event):
     """An event that `Thread.start` does not wait for."""
 
@@ -81,8 +103,11 @@ class WorkerThread(threading.Thread):
     """A thread whose `start` does not wait until the new thread has had a processor and the GIL.
 
     It begins with an empty context: from Python 3.14 a thread may inherit that of the thread that starts it, and
-    tracing tools hand theirs on, so that a worker would keep the context of the request that happened to start it.
+    tracing tools hand theirs on, so that a worker would keep the context of the request that happened to start it. On
+    Linux a thread also inherits the processors, the nice value and the signal mask; it gets those of the main thread.
     """
+
+    _inherits = True
 
     def __init__(self, *args: Any, daemon: bool | None = None, stack_size: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, daemon=daemon_threads() if daemon is None else daemon, **kwargs)
@@ -91,8 +116,17 @@ class WorkerThread(threading.Thread):
 
     def start(self) -> None:
         """Start the thread; see `threading.Thread.start`."""
+        if sys.platform == "linux":
+            # The timekeeper is like the main thread already.
+            self._inherits = threading.get_ident() == threading.main_thread().ident or here.keeps_time
         with nullcontext() if self._stack_size is None else _lent(self._stack_size):
             Context().run(super().start)
+
+    def run(self) -> None:
+        """Call the target; see `threading.Thread.run`."""
+        if not self._inherits:
+            _be_like_the_main_thread()
+        super().run()
 
     def join(self, timeout: float | None = None) -> None:
         """Wait up to `timeout` seconds for the thread to end; see `threading.Thread.join`."""

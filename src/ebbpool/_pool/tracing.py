@@ -12,19 +12,46 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from queue import Empty
+from typing import Any, NamedTuple
 
 _here = threading.local()
 
 
-class QueueView:
-    """What libraries look for in `ThreadPoolExecutor._work_queue`."""
+class WorkItem(NamedTuple):
+    """A call that has not begun, with its future: what the standard library's queue holds."""
 
-    def __init__(self, qsize: Callable[[], int]) -> None:
+    future: Any
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def task(self) -> tuple[Any, Any, Any]:
+        """The call, where it is from Python 3.14 on."""
+        return self[1:]
+
+
+class QueueView:
+    """What libraries look for in `ThreadPoolExecutor._work_queue`.
+
+    What `get_nowait` returns will not run: its future is the caller's to end.
+    """
+
+    def __init__(self, qsize: Callable[[], int], get_nowait: Callable[[], Any]) -> None:
         self.qsize = qsize
+        self.get_nowait = get_nowait
 
     def empty(self) -> bool:
         return self.qsize() == 0
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        try:
+            return self.get_nowait()
+        except Empty:
+            if block:
+                raise RuntimeError("only workers wait for tasks: use get(block=False), which raises Empty") from None
+            raise
 
     def put(self, item: Any) -> None:
         """Keep a work item of the standard library for the `_seen` that called its `submit` in this thread."""
@@ -36,8 +63,9 @@ class QueueView:
 class Instrumentable:
     """What the standard library's `submit` needs of an executor of ours when a tool calls it."""
 
-    _waiting: Callable[[], int]
-    _work_queue: Any = property(lambda self: QueueView(self._waiting))
+    _qsize: Callable[[], int]
+    _hand_back: Callable[[], Any]
+    _work_queue: Any = property(lambda self: QueueView(self._qsize, self._hand_back))
     _shutdown_lock: Any = contextlib.nullcontext()
 
     def _resolve_work_item_task(self, fn: Any, args: Any, kwargs: Any) -> Any:

@@ -41,7 +41,7 @@ class AdaptivePoolMixIn(_Base):
         min_workers: Threads that stay however long they are idle, once they have been needed.
         max_workers: How many threads there may be; 256 if None.
         min_spare_workers: Idle threads to keep ahead of demand.
-        keep_alive: Seconds after which an idle thread leaves.
+        keep_alive: Seconds after which an idle thread leaves; None as for `AdaptiveExecutor`.
         max_queue: How many connections may wait for a thread; more are refused. None for no limit.
         thread_stack_size: Bytes of stack per thread, as for `AdaptiveExecutor`.
         daemon_threads: Whether the interpreter may exit while handlers run.
@@ -57,7 +57,7 @@ class AdaptivePoolMixIn(_Base):
     min_workers: int = 0
     max_workers: int | None = None
     min_spare_workers: int = 0
-    keep_alive: float = 10.0
+    keep_alive: float | None = None
     max_queue: int | None = None
     thread_stack_size: int | None = None
     daemon_threads: bool = False
