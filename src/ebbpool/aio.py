@@ -6,9 +6,11 @@ import asyncio
 import importlib
 import inspect
 import sys
+import warnings
 import weakref
 from asyncio import _get_running_loop as running_loop
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ebbpool._loops import LoopFuture, mailbox_of
@@ -50,10 +52,24 @@ class _ShortWay:
         if self._default is not False:
             self._default = executor
 
-    async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
-        """Shut the default executor down; see `asyncio.loop.shutdown_default_executor`."""
-        self._default = False
-        await super().shutdown_default_executor(*args, **kwargs)  # type: ignore[misc]  # of the class that this is added to
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Shut the default executor down; see `asyncio.loop.shutdown_default_executor`.
+
+        Args:
+            timeout: Seconds to wait for running calls, on CPython 3.11 and early 3.12, too; None for no limit.
+        """
+        pool, self._default = self._default, False
+        if isinstance(pool, AdaptiveExecutor):
+            try:
+                await asyncio.wait_for(pool.__aexit__(None, None, None), timeout)
+            except TimeoutError:
+                late = f"the default executor still runs calls after {timeout} seconds"
+                warnings.warn(late, RuntimeWarning, stacklevel=2)
+            # The class that this is added to shuts one down that it need not wait for.
+            super().set_default_executor(ThreadPoolExecutor())  # type: ignore[misc]
+            timeout = None
+        limit = () if timeout is None else (timeout,)
+        await super().shutdown_default_executor(*limit)  # type: ignore[misc]
 
 
 if sys.platform == "win32":

@@ -69,6 +69,20 @@ def test_the_default_executor_is_made_on_first_use_and_ends_with_the_loop(
 
 
 @on_our_loops
+async def test_the_end_of_the_default_executor_waits_no_longer_than_it_may() -> None:
+    loop = asyncio.get_running_loop()
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+        loop.set_default_executor(pool)
+        future = loop.run_in_executor(None, gate, "late")
+        gate.await_begun()
+        with pytest.warns(RuntimeWarning, match=r"still runs calls after 0\.01 seconds"):
+            await loop.shutdown_default_executor(0.01)
+        assert not future.done()
+        gate.open()
+        assert await future == "late"
+
+
+@on_our_loops
 async def test_a_lane_is_reached_by_the_short_way_and_keeps_its_limit() -> None:
     loop = asyncio.get_running_loop()
     with AdaptiveExecutor() as pool, Gate() as gate:
