@@ -52,7 +52,7 @@ class _ShortWay:
         if self._default is not False:
             self._default = executor
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as asyncio has it
         """Shut the default executor down; see `asyncio.loop.shutdown_default_executor`.
 
         Args:
