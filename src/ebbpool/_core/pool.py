@@ -844,7 +844,7 @@ class Pool:
 
     @cython.locals(current=FutureCore)
     def _block(self, worker: Worker, places: int) -> None:
-        """Under the mutex: count a worker as blocked (1), which is then in no place beyond the others, or not (-1)."""
+        """Under the mutex: count a worker as blocked (1), for whom no place is lent meanwhile, or no longer (-1)."""
         self.blocked += places
         if worker.first:
             self.firsts -= places
