@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from support.common import (
     wait_for_idle,
 )
 
-from ebbpool import AdaptiveExecutor, Session
+from ebbpool import AdaptiveExecutor, QueueTimeout, Session
 
 
 @pytest.fixture
@@ -230,3 +232,37 @@ def test_a_forked_child_uses_it_anew() -> None:
         print("done")
     """
     assert forked(script)[-1] == "done"
+
+
+@pytest.mark.parametrize("way", ["first", "lane", "too many threads"])
+def test_they_get_their_thread_whatever_waits_before_them(way: str) -> None:
+    with AdaptiveExecutor(2, max_wait=0.02) as pool, Gate() as gate:
+        patient = pool.lane("patient", limit=9, max_wait=math.inf)
+        gate.hold(patient, 2)
+        if way == "too many threads":
+            pool.resize(max_workers=1)
+        waiting = (pool.lane("first", limit=9, first=True, max_wait=math.inf) if way == "lane" else patient).submit(
+            gate
+        )
+        first = pool.submit_first(gate) if way == "first" else None
+        with pool.session() as one, pool.session() as two:
+            assert [each.submit(int).result(TIMEOUT) for each in (one, two)] == [0, 0]
+            assert gate.nobody_begins()
+            gate.open()
+        assert waiting.result(TIMEOUT) is None
+        assert first is None or first.exception(TIMEOUT) is None or type(first.exception(TIMEOUT)) is QueueTimeout
+
+
+def test_one_that_waits_for_the_pool_takes_no_other_place() -> None:
+    with AdaptiveExecutor(2) as pool, Gate() as gate, ExitStack() as sessions:
+        waiting = []
+        for _ in range(3):
+            session = sessions.enter_context(pool.session())
+            waiting.append(session.submit(lambda: pool.submit(gate).result(TIMEOUT)))
+        gate.await_begun(2)
+        eventually(lambda: pool.stats().blocked == 3)
+        others = [pool.submit(gate) for _ in range(3)]
+        assert gate.nobody_begins()
+        gate.open()
+        assert [each.result(TIMEOUT) for each in (*waiting, *others)] == [None] * 6
+    assert gate.peak == 2

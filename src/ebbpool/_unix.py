@@ -9,6 +9,7 @@ import socket
 import stat
 import struct
 import sys
+from collections.abc import Iterator
 
 
 def must_be_free(path: str) -> None:
@@ -34,17 +35,28 @@ def must_be_free(path: str) -> None:
     raise OSError(errno.EADDRINUSE, f"a process{whom} is already listening there")
 
 
-def identity(path: str) -> tuple[int, int]:
-    """Return what tells the file at `path` from any other."""
-    found = os.lstat(path)
+@contextlib.contextmanager
+def opened(folder: str, more: int = 0) -> Iterator[int]:
+    """Open a directory that may be another user's: names in it, with this descriptor, lead nowhere else."""
+    place = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | more)
+    try:
+        yield place
+    finally:
+        os.close(place)
+
+
+def identity(path: str, place: int | None = None) -> tuple[int, int]:
+    """Return what tells the file at `path`, or of that name in a directory, from any other."""
+    found = os.stat(path, dir_fd=place, follow_symlinks=False)
     return found.st_dev, found.st_ino
 
 
 def remove(path: str, made: tuple[int, int]) -> None:
     """Remove the file at `path`, unless it is no longer the one that was made there."""
-    with contextlib.suppress(OSError):
-        if identity(path) == made:
-            os.unlink(path)
+    folder, name = os.path.split(path)
+    with contextlib.suppress(OSError), opened(folder) as place:
+        if identity(name, place) == made:
+            os.unlink(name, dir_fd=place)
 
 
 def refused(where: object, error: OSError) -> OSError:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import inf
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, get_args
 
@@ -138,7 +139,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             self._pool.carry_context()
         self._apply(settings)
         # For calls that have a limiter of their own, and must not wait for calls that have none.
-        self._unlimited = LaneCore(self._pool, sys.maxsize, True, True)
+        self._unlimited = LaneCore(self._pool, sys.maxsize, True, True, max_wait=-1.0)
         self._lanes: weakref.WeakValueDictionary[str, Lane] = weakref.WeakValueDictionary()
         self._lane_cores: weakref.WeakValueDictionary[str, LaneCore] = weakref.WeakValueDictionary()
         self._crew.serve(self)
@@ -219,7 +220,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             used = self._lane_cores.get(name)
             if used is not None and not used.closed and (name in self._lanes or used.admitted > 0):
                 raise ValueError(f"name must be that of no other lane, not {name!r}: that one is in use")
-            lane = self._lanes[name] = self._lane_type(self, name, limit, bool(first), wait)
+            lane = self._lanes[name] = self._lane_type(self, name, limit, bool(first), -1.0 if wait == inf else wait)
             self._lane_cores[name] = lane.core
         return lane
 

@@ -199,19 +199,18 @@ def test_a_cancelled_task_takes_no_turn() -> None:
 
 
 def test_calls_with_a_limit_of_their_own_wait_for_nobody() -> None:
+    """They go before all others, also where these are overdue, and keep their own order. Here no thread comes."""
     order: list[Any] = []
-    with seams.setting(overtaken=0.0), AdaptiveExecutor(1, keep_alive=LONG) as pool, Gate() as gate, Gate() as held:
+    with seams.watched_by(seams.Nobody()), seams.setting(overtaken=0.0), AdaptiveExecutor(1) as pool, Gate() as gate:
         gate.hold(pool)
-        # Its place is that of a second worker, which comes and takes the first of them.
-        seams.lift(pool, held)
-        held.await_begun()
         pool.submit(order.append, "ordinary")
-        for name in ("one", "two"):
-            pool.submit_first(order.append, name)
+        pool.submit_first(order.append, "one")
+        lent = [seams.lift(pool, order.append, name) for name in ("a", "cancelled", "b")]
+        pool.submit_first(order.append, "two")
+        assert lent[1].cancel()
         gate.open()
-        eventually(lambda: len(order) == 3)
-        held.open()
-    assert order == ["two", "one", "ordinary"]
+        wait_for_idle(pool)
+    assert order == ["a", "b", "ordinary", "two", "one"]
 
 
 WAYS: dict[str, Any] = {

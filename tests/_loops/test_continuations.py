@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support import seams
-from support.common import TIMEOUT, Gate, eventually
+from support.common import TIMEOUT, Gate, Thing, eventually, gone
 from support.loops import on_every_loop, turns
 
 from ebbpool import AdaptiveExecutor, QueueFull
@@ -242,3 +243,118 @@ async def test_a_reserve_that_is_stuck_takes_no_place_that_was_lent() -> None:
         lifted = seams.lift(pool, given_back.set)
         assert all(await asyncio.gather(*beginners)), "it came only as they had given up"
         await asyncio.gather(asyncio.wrap_future(lifted), *[task.end() for task in tasks])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("way", ["blocked", "in a session", "first"])
+async def test_the_reserve_is_no_place_for_others(way: str) -> None:
+    """Whatever else goes first, has a thread of its own or waits for its own pool."""
+    async with AdaptiveExecutor(16) as pool:
+        task = await known(pool)
+        with Gate() as gate, Gate() as child, pool.session() as session:
+            if way == "in a session":
+                await asyncio.wrap_future(session.submit(int))
+            elif way == "blocked":
+                pool.submit_first(lambda: pool.submit(child).result(TIMEOUT))
+                await asyncio.to_thread(child.await_begun)
+            room = 15 if way == "blocked" else 16
+            submit = pool.submit_first if way == "first" else pool.submit
+            others = [submit(gate) for _ in range(room + 3)]
+            await asyncio.to_thread(gate.await_begun, room)
+            await task.call(int, 5)
+            assert await task.end() == [5]
+            assert await asyncio.to_thread(gate.nobody_begins)
+            child.open()
+            gate.open()
+            await asyncio.gather(*map(asyncio.wrap_future, others))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("way", ["alone", "behind another"])
+async def test_one_that_is_cancelled_leaves_no_place_beyond_the_ceiling(way: str) -> None:
+    async with AdaptiveExecutor(16, keep_alive=0.0) as pool:
+        tasks = [await known(pool) for _ in range(2)]
+        with Gate() as gate, Gate() as others:
+            futures = [pool.submit(others) for _ in range(16)]
+            await asyncio.to_thread(others.await_begun, 16)
+            await tasks[0].call(gate)
+            await asyncio.to_thread(gate.await_begun)
+            if way == "behind another":
+                futures.append(pool.submit_first(others))
+            await tasks[1].call(int)
+            tasks[1].told.put_nowait(())
+            await turns()
+            tasks[1].task.cancel()
+            await asyncio.wait([tasks[1].task])
+            if way == "alone":
+                pool.stats()
+            gate.open()
+            await tasks[0].end()
+            await asyncio.to_thread(eventually, lambda: pool.stats().workers == 16)
+            futures.append(pool.submit_first(others))
+            assert await asyncio.to_thread(others.nobody_begins)
+            others.open()
+            await asyncio.gather(*map(asyncio.wrap_future, futures))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("where", ["this pool", "another", "a lane that is closed"])
+async def test_one_that_is_refused_leaves_nothing_behind(where: str) -> None:
+    async with (
+        AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool,
+        AdaptiveExecutor(1, max_queue=0, when_full="reject") as another,
+    ):
+        await pool.run(int)
+        with Gate() as gate, Gate() as held:
+            held.hold(another)
+            held_here = gate.hold(pool)
+            queued = pool.submit(int)
+            use = pool.run(int)
+            closed = pool.lane("closed", limit=1)
+            closed.shutdown()
+            thing = Thing()
+            reference = weakref.ref(thing)
+            refusing: Any = {"this pool": pool, "another": another}.get(where, closed)
+            with pytest.raises(RuntimeError):
+                # A second at the same time does not go on.
+                refusing.run(thing.method)
+            del thing
+            gone(reference)
+            gate.open()
+            await asyncio.gather(use, *map(asyncio.wrap_future, (held_here, queued)))
+            with Gate() as again:
+                again.hold(pool)
+                queued = pool.submit(int)
+                giving_back = pool.run(int, 5)
+                again.open()
+                assert await giving_back == 5
+                await asyncio.wrap_future(queued)
+
+
+@pytest.mark.asyncio
+async def test_one_that_is_given_up_is_over_for_its_task() -> None:
+    async with AdaptiveExecutor(1, max_queue=1, when_full="reject") as pool:
+        await pool.run(int)
+        with Gate() as gate:
+            query = pool.run(gate)
+            gate.await_begun()
+            query.cancel()
+            await turns()
+            queued = pool.submit(int)
+            giving_back = pool.run(int, 5)
+            gate.open()
+            assert await giving_back == 5
+            await asyncio.wrap_future(queued)
+
+
+@pytest.mark.asyncio
+async def test_who_gives_back_gets_a_thread_whatever_goes_first() -> None:
+    async with AdaptiveExecutor(16) as pool:
+        task = await known(pool)
+        given_back = threading.Event()
+        waiting = [pool.submit(given_back.wait, TIMEOUT) for _ in range(16)]
+        await asyncio.to_thread(eventually, lambda: pool.stats().running == 16)
+        waiting += [pool.submit_first(given_back.wait, TIMEOUT) for _ in range(6)]
+        await task.call(given_back.set)
+        assert all(await asyncio.gather(*map(asyncio.wrap_future, waiting))), "it came only as they had given up"
+        await task.end()

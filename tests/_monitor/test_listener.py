@@ -161,9 +161,10 @@ def test_the_file_never_has_a_mode_that_lets_others_in(path: Path, monkeypatch: 
     modes = []
     rename = os.rename
 
-    def look(source: str, target: str) -> None:
-        modes.extend(stat.S_IMODE(os.lstat(path).st_mode) for path in (source, os.path.dirname(source)))
-        rename(source, target)
+    def look(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        found = os.lstat(source, dir_fd=src_dir_fd), os.fstat(src_dir_fd)
+        modes.extend(stat.S_IMODE(each.st_mode) for each in found)
+        rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     monkeypatch.setattr(os, "rename", look)
     before = os.umask(0)
@@ -173,6 +174,29 @@ def test_the_file_never_has_a_mode_that_lets_others_in(path: Path, monkeypatch: 
             assert stat.S_IMODE(path.lstat().st_mode) == 0o600
     finally:
         os.umask(before)
+
+
+def test_links_in_the_place_of_its_directory_lead_nowhere(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is another user's, who may put them there at any time."""
+    folder, kept = short_path / "theirs", short_path / "kept" / "m"
+    for each in (folder, kept.parent):
+        each.mkdir()
+    kept.write_text("kept")
+    chmod = os.chmod
+
+    def swap(*args: Any, **options: Any) -> None:
+        chmod(*args, **options)
+        (private,) = folder.iterdir()
+        private.rename(short_path / "away")
+        private.symlink_to(kept.parent)
+
+    monkeypatch.setattr(os, "chmod", swap)
+    with monitor.listen(folder / "m") as made:
+        assert stat.S_ISSOCK(os.lstat(made.path).st_mode)
+        # So may they later.
+        folder.rename(short_path / "theirs too")
+        folder.symlink_to(kept.parent)
+    assert kept.read_text() == "kept"
 
 
 @pytest.mark.parametrize(("user", "fits"), [(4000, True), (0, True), (4001, False)])

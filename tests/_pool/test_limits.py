@@ -103,6 +103,80 @@ def test_a_lane_says_for_itself_a_submitter_that_waits_for_room_gives_up_too_and
         assert [each.result(TIMEOUT) for each in (patient, also, unlimited)] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("bound", [None, 0, 1])
+@pytest.mark.parametrize("when_full", ["block", "reject", "caller_runs"])
+def test_what_only_its_lane_holds_back_fails_in_time_and_needs_no_thread(bound: int | None, when_full: Any) -> None:
+    with AdaptiveExecutor(4, max_queue=bound, when_full=when_full) as pool, Gate() as gate:
+        lane = pool.lane("lane", limit=1, max_wait=SOON)
+        held = lane.within(LONG).submit(gate)
+        gate.await_begun()
+        is_late(lane.submit(int))
+        assert pool.stats().workers == 1
+        gate.open()
+        assert held.result(TIMEOUT) is None
+
+
+class Refusing(seams.Nobody):
+    """A timekeeper that cannot be had at first, and hands over to the real one after that."""
+
+    refuses = True
+
+    def watch(self, watched: Any) -> None:
+        if self.refuses:
+            raise RuntimeError("can't start new thread")
+        seams.timekeeper.watch(watched)
+
+
+@pytest.mark.parametrize("way", ["pool", "lane", "lane behind its limit"])
+def test_a_timekeeper_that_cannot_be_had_for_a_moment_is_asked_again(way: str) -> None:
+    keeper = Refusing()
+    with seams.watched_by(keeper), AdaptiveExecutor(1, max_wait=SOON) as pool, Gate() as gate:
+        lane = pool.lane("lane", limit=1 if way == "lane behind its limit" else 9)
+        executor = pool if way == "pool" else lane
+        executor.within(LONG).submit(gate)
+        gate.await_begun()
+        refused = executor.submit(int)
+        keeper.refuses = False
+        is_late(executor.submit(int))
+        is_late(refused)
+        gate.open()
+
+
+@pytest.mark.parametrize("way", ["cancelled", "late", "unlimited"])
+def test_nobody_looks_at_a_lane_in_which_nothing_can_be_late(way: str) -> None:
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(4) as pool, Gate() as gate:
+        lane = pool.lane("lane", limit=1, max_wait=math.inf if way == "unlimited" else LONG)
+        gate.hold(lane)
+        now = time.monotonic()
+        future = lane.submit(int)
+        seams.begin_looks(pool, now)
+        assert (seams.look_at(pool, now + 1.0) is None) == (way == "unlimited")
+        if way == "cancelled":
+            future.cancel()
+        looks = [seams.look_at(pool, now + 2.0 * LONG), seams.look_at(pool, now + 3.0 * LONG)]
+        assert looks[1] is None
+        if way == "late":
+            assert type(future.exception(0)) is QueueTimeout
+        gate.open()
+
+
+@pytest.mark.parametrize("way", ["pool", "lane like the pool", "lane"])
+def test_a_deadline_leaves_the_limit_of_the_wait_as_it_is(way: str) -> None:
+    with AdaptiveExecutor(1, max_wait=None if way == "lane" else SOON) as pool, Gate() as gate:
+        pool.within(LONG).submit(gate)
+        gate.await_begun()
+        executor: Any = pool if way == "pool" else pool.lane("lane", limit=1, max_wait=SOON if way == "lane" else None)
+        is_late(executor.within(deadline=LONG).submit(int))
+        is_late(executor.within(LONG, deadline=SOON).submit(int), "deadline=0.02")
+        patient = pool.lane("patient", limit=1, max_wait=math.inf).within(deadline=LONG).submit(int)
+        also = executor.within(LONG, deadline=LONG).submit(int)
+        is_late(executor.submit(int))
+        assert not patient.done()
+        assert not also.done()
+        gate.open()
+        assert (patient.result(TIMEOUT), also.result(TIMEOUT)) == (0, 0)
+
+
 @pytest.mark.asyncio
 async def test_calls_of_a_loop() -> None:
     async with AdaptiveExecutor(1, max_queue=1) as pool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import A_MOMENT, LONG, TIMEOUT, Gate, eventually, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
@@ -142,3 +143,22 @@ def test_shutdown_grows_for_a_nested_task_that_is_queued() -> None:
         gate.open()
         assert future.result(TIMEOUT) == 7
     pool.shutdown()
+
+
+def test_a_wait_within_a_wait_is_one() -> None:
+    with AdaptiveExecutor(1) as pool, Gate() as gate:
+
+        def waits() -> None:
+            engine = seams.engine_of(pool)
+            engine.wait_counted(engine.wait_counted, pool.submit(gate).result, TIMEOUT)
+
+        parent = pool.submit(waits)
+        gate.await_begun()
+        assert pool.stats().blocked == 1
+        others = [pool.submit(gate) for _ in range(2)]
+        assert gate.nobody_begins()
+        gate.open()
+        parent.result(TIMEOUT)
+        for other in others:
+            other.result(TIMEOUT)
+        assert pool.stats().blocked == 0

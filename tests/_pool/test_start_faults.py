@@ -435,3 +435,21 @@ EXITS = {
 @pytest.mark.parametrize(("script", "printed"), EXITS.values(), ids=EXITS)
 def test_exit(script: str, printed: list[str]) -> None:
     assert output_of(script, REFUSE) == printed
+
+
+@pytest.mark.parametrize("when_full", ["block", "reject", "caller_runs"])
+def test_a_call_whose_submit_has_raised_does_not_run(when_full: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that its lane holds back needs no thread yet."""
+    ran: list[int] = []
+    with AdaptiveExecutor(4, max_queue=0, when_full=when_full) as pool, Gate() as gate:
+        lane = pool.lane("lane", limit=1)
+        gate.hold(lane)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", no_thread)
+            held = lane.submit(ran.append, 1)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                pool.submit(ran.append, 2)
+        gate.open()
+        held.result(TIMEOUT)
+        wait_for_idle(pool)
+    assert ran == [1]

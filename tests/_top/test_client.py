@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -266,6 +267,61 @@ def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch,
     assert modes == [(0, 0o711), (0, 0o644), (65534, 0o600)], "that user may connect, and nothing else"
     attached.close(True)
     assert list(short_path.iterdir()) == []
+
+
+def foreign(path: str) -> list[str]:
+    """Return the command that listens at a path and prints a line, in a mount namespace of its own."""
+    script = f"import ebbpool.monitor as m; l = m.listen({path!r}); print(l.path, flush=True); input()"
+    for flags in (["-m"], ["-r", "-m"]):
+        command = ["unshare", *flags]
+        if (
+            shutil.which("unshare")
+            and not subprocess.run([*command, "true"], capture_output=True, check=False).returncode
+        ):
+            return [*command, sys.executable, "-W", "ignore", "-c", script]
+    pytest.skip("nothing can be put in a mount namespace of its own here")
+
+
+@needs_proc
+def test_nothing_is_touched_in_another_mount_namespace(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there may be links to files of ours, whether the process listens or not."""
+    attached: list[object] = []
+    monkeypatch.setattr(sys, "remote_exec", lambda *args: attached.append(args), raising=False)
+    monkeypatch.setattr(tempfile, "mkdtemp", attached.append)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(foreign(path), stdin=pipe, stdout=pipe, text=True, env=environment()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == path + "\n"
+        told = top.fails(process.pid)
+        assert f"process {process.pid} sees other files than top, as in a container; run top in there" in told
+        assert process.pid not in [each["pid"] for each in top.shown()["processes"]]
+        process.communicate("\n")
+    assert attached == []
+
+
+@needs_proc
+@pytest.mark.parametrize("way", ["writable", "below one that is", "of another user"])
+def test_nothing_is_made_where_another_user_may_put_links(
+    way: str, monkeypatch: pytest.MonkeyPatch, short_path: Path
+) -> None:
+    from ebbpool._top import processes
+
+    folder = short_path / "t"
+    folder.mkdir(mode=0o700)
+    if way == "of another user":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a directory away")
+        os.chown(folder, 65534, 65534)
+    else:
+        (folder if way == "writable" else short_path).chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(sys, "remote_exec", lambda *_: None, raising=False)
+    attached = processes.Attached(os.getpid())
+    try:
+        assert Path(attached.path).parent.parent == Path("/tmp").resolve()
+    finally:
+        attached.close(True)
+    assert list(folder.iterdir()) == []
 
 
 def await_sleep(process: subprocess.Popen[str]) -> None:

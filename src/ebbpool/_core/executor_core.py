@@ -19,7 +19,7 @@ if not cython.compiled:
     # For compiled code executor_core_c.pxd declares these.
     from ebbpool._core.future import _EMPTY, _NOBODY, FutureCore, _bare, _Future
     from ebbpool._core.lane import LaneCore
-    from ebbpool._core.loop_calls import LoopCall, Mailbox, goes_on
+    from ebbpool._core.loop_calls import LoopCall, Mailbox, goes_on, note
     from ebbpool._core.pool import Pool
     from ebbpool._core.uncompiled import PENDING, blank, breathe, has_code
     from ebbpool._core.worker import Probe, gap
@@ -207,9 +207,10 @@ class ExecutorCore:
     ) -> LoopCall:
         """Queue a call, to be run in `context` if there is one, whose outcome goes to `ticket` through `mailbox`.
 
-        A call of a task that has called before, and whose last call is over, goes ahead of those that begin something,
-        and is not held up by a full queue: who holds a connection gets a thread to give it back. With a full queue and
-        `when_full` "block" the others wait their turn without blocking the thread. It raises what `submit` raises.
+        A call of a task that has called before, and waits no more for its last call, goes ahead of those that begin
+        something, and is not held up by a full queue: who holds a connection gets a thread to give it back. With a full
+        queue and `when_full` "block" the others wait their turn without blocking the thread. It raises what `submit`
+        raises.
         """
         if context is None and self._pool.contextual:
             context = copy_context()
@@ -235,11 +236,14 @@ class ExecutorCore:
         if scope is not None:
             call.limit(scope)
         first = goes_on(call, mailbox)
+        # Before a worker takes it from the call.
+        visit: Any = call._visit
         if lane is not None:
             first = lane.first
         refusal = self._pool.push(call, first)
         if refusal is not None:
             self._refused(call, refusal, first)
+        note(visit, call)
         try:
             return call
         finally:

@@ -41,7 +41,7 @@ class LaneCore:
         self.first = first  # whether its tasks go to the head of the pool's queue
         self.lifts_ceiling = lifts_ceiling  # whether each task lifts the pool's by one while it is queued or runs
         self.name = name  # None for one of ebbpool's own
-        self.max_wait = max_wait  # in seconds; 0 for that of the pool
+        self.max_wait = max_wait  # in seconds; 0 for that of the pool, below zero for none
         self.closed: bool = False
         self.backlog: deque[FutureCore] = deque()  # held futures, oldest first
         # Tasks in the pool's queue or running. Invariant: where tasks wait in the backlog, this is `limit`.

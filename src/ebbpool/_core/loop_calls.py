@@ -68,18 +68,24 @@ class Visit:
 
 @cython.locals(visit=Visit, known=cython.bint, first=cython.bint)
 def goes_on(call: LoopCall, mailbox: Mailbox) -> bool:
-    """Note a call of the current asyncio task; return whether that has called before, and its last call is over."""
+    """Return whether the current asyncio task has called before, and waits no more for its last call; see `note`."""
     # Whose visit it is is asked for only then: a child task that comes earlier notes its call in that of its parent.
     visit: Any = context_value(VISIT)
     known = visit is not None and visit.pool is call._pool
-    first = known and visit.begun and visit.last is not None and visit.last._code >= CANCELLED
+    first = known and visit.begun and (visit.last._code >= CANCELLED or visit.last._abandoned > 0.0)
     if not known or (first and visit.task != id(mailbox.task())):
         first = False
         visit = Visit(id(mailbox.task()), call._pool)
-        VISIT.set(visit)
-    visit.last = call
     call._visit = visit
     return first
+
+
+def note(visit: Visit, call: LoopCall) -> None:
+    """Note in its visit a call that was taken; one that was refused leaves nothing behind."""
+    fresh = visit.last is None
+    visit.last = call
+    if fresh:
+        VISIT.set(visit)
 
 
 class LoopCall(FutureCore):

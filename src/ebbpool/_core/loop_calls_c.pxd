@@ -25,6 +25,8 @@ cdef class Visit:
 
 
 cpdef bint goes_on(LoopCall call, Mailbox mailbox) except -1
+@cython.locals(fresh=bint)
+cdef note(Visit visit, LoopCall call)
 
 
 cdef class LoopCall(FutureCore):

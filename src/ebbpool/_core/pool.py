@@ -16,7 +16,7 @@ import sys
 import threading
 import weakref
 from _thread import LockType, allocate_lock
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import thread
 from concurrent.futures._base import LOGGER
@@ -74,7 +74,7 @@ class Snapshot(NamedTuple):
     starting: int  # those of the workers that have not begun to work
     idle: int
     blocked: int  # those that wait for this very pool
-    ahead: int  # tasks that wait and go first, if some of them go on with something
+    ahead: int  # calls that wait and go on with something
 
 
 class Task(NamedTuple):
@@ -110,6 +110,11 @@ def _call_of(future: FutureCore, known: bool) -> tuple[Any, Any]:
     return future._fn if known else None, args
 
 
+def _is_lent(future: FutureCore) -> bool:
+    """Return whether a thread beyond the ceiling is lent to this very task."""
+    return future._lane is not None and future._lane.lifts_ceiling
+
+
 class Pool:
     """What an executor and its workers share: the queue, the parked workers and the counts. Times are monotonic."""
 
@@ -140,7 +145,6 @@ class Pool:
         self.record: Callable[[float, float], object] | None = None
         self.skip: int = 0  # tasks before the next that is measured; threads that submit at once may miscount
         self.crowd: int = ALL  # if more workers run, the timekeeper looks although no task waits: they may all compute
-        self.urgent: bool = False  # whether some in `front` go on with something; see `ExecutorCore.offload`
         self.passed: bool = False  # whether one that goes first was taken since the last turn of one overtaken
         self.sought: float = 0.0  # when all that waits is looked through for those that have waited for too long
         self.turned: int = -TURN  # `taken` when an old one last had its turn, see `_choose_end`
@@ -163,7 +167,8 @@ class Pool:
         self.dead: int = 0  # futures in `front` and `queue` that are done: cancelled, or failed by `reject`
         self.parked: list[Worker] = []
         # What waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
-        self.seekers: deque[LockType | FutureCore] = deque()
+        self.seekers: OrderedDict[LockType | FutureCore, None] = OrderedDict()
+        self.urgent: set[FutureCore] = set()  # calls in `front` that go on with something; see `ExecutorCore.offload`
         self.promised: list[LockType] = []  # the locks of submitters for whom a place is kept
         self.idlers: list[LockType] = []
         self.timed: bool = False  # whether tasks wait that may do so for a limited time only
@@ -179,7 +184,7 @@ class Pool:
         self.roused: int = 0  # workers that were woken and have not come to the queue yet
         self.searching: bool = False  # whether a woken or newly started worker is on its way to the queue
         self.blocked: int = 0
-        self.firsts: int = 0  # workers with a task in hand that has overtaken others
+        self.firsts: int = 0  # workers that are not blocked, with a task in hand that was urgent or lent a thread
         self.covered: bool = False  # whether the timekeeper watches the pool, so that it need not be called
         self.at_ceiling: bool = False  # whether the timekeeper looks rarely; it is called once the pool may grow
         self.minded: bool = False  # whether the timekeeper looks at a crowd only; it is to be called once a task waits
@@ -251,9 +256,11 @@ class Pool:
         """
         errand = None
         lane = future._lane
-        wait = lane.max_wait if lane is not None and lane.max_wait > 0.0 else self.max_wait
-        if wait > 0.0 and future._latest == 0.0:
-            future.limit(Scope(wait))
+        wait = lane.max_wait if lane is not None and lane.max_wait != 0.0 else self.max_wait
+        if wait > 0.0:
+            scope = future._scope or Scope()
+            scope.restrict(wait)
+            future.limit(scope)
         with self.mutex:
             if waiter is not None and waiter in self.promised:
                 self.promised.remove(waiter)
@@ -274,15 +281,14 @@ class Pool:
                 errand = self._keep_time(future)
             elif refusal is None:
                 self._enter(future, first)
-                self.urgent = self.urgent or (first and (future._looped if lane is None else lane.lifts_ceiling))
             elif in_line:
                 refusal = None
                 future._held = True
-                self.seekers.append(future)
+                self.seekers[future] = None
             else:
                 self.turned_away = True
             try:
-                if grows:
+                if grows and not holds:
                     self._reserve(1)
                     errand = HASTE
                 elif not holds and not self.searching and (self.parked or not self.covered or self._wants_more()):
@@ -299,20 +305,29 @@ class Pool:
     def _enter(self, future: FutureCore, first: bool) -> None:
         future._held = False
         future._queued_at = self.clock
+        lane = future._lane
         if not first:
             self.enqueue(future)
-        elif future._lane is None and not future._looped:
-            self.front.appendleft(future)
-        else:
+            return
+        if future._looped if lane is None else not lane.lifts_ceiling:
             # Tasks of a lane keep their order, and so do those of event loops.
             self.front.append(future)
+            if lane is None:
+                self.urgent.add(future)
+            return
+        # Ahead of all, but for those that a thread is lent to.
+        place = 0
+        while place < len(self.front) and _is_lent(self.front[place]):
+            place += 1
+        self.front.insert(place, future)
 
     def _keep_time(self, future: FutureCore) -> str | None:
         """Under the mutex: if a task may not wait in its lane for ever, have the timekeeper look; return an errand."""
         lane = future._lane
-        if lane is None or future._latest == 0.0 or lane in self.backlogs:
+        if lane is None or future._latest == 0.0:
             return None
-        self.backlogs.append(lane)
+        if lane not in self.backlogs:
+            self.backlogs.append(lane)
         if self.covered or self.minded:
             return None
         self.minded = True
@@ -323,9 +338,9 @@ class Pool:
         """Under the mutex: take a task for `worker` where some have overtaken others.
 
         Once the oldest overtaken task has waited for `OVERTAKEN`, overtaken tasks and those that go first take turns.
-        There are no turns while the ceiling is lifted: all other tasks may wait for the calls that lift it.
+        It is never the turn of others while a task waits that a thread is lent to: all of them may wait for that one.
         """
-        if self.passed and self.queue and self.max_workers == self.ceiling and self._has_place(0):
+        if self.passed and self.queue and not self._lends() and self._has_place(0):
             oldest, first = self.queue[0], self.front[0]
             # Calls of one task of a loop keep their order: what came later has not been overtaken.
             later = oldest._looped and first._looped and oldest._queued_at >= first._queued_at
@@ -334,17 +349,27 @@ class Pool:
                 self.passed = oldest._code != PENDING
                 return self.queue.popleft()
         self.passed = True
-        worker.first = True
-        self.firsts += 1
-        first = self.front.popleft()
-        if not self.front:
-            self.urgent = False
+        place = 0
+        if self.urgent and not self._lends() and not self._has_place(0):
+            # This worker is one beyond the ceiling, which there is for them alone.
+            while self.front[place] not in self.urgent:
+                place += 1
+        first = self.front[place]
+        del self.front[place]
+        if first in self.urgent or _is_lent(first):
+            self.urgent.discard(first)
+            worker.first = True
+            self.firsts += 1
         return first
 
     def _make_room(self) -> None:
         """Under the mutex: give free places in the queue to the seekers that have waited longest."""
         while self.seekers and self._refusal() != "full":
-            seeker = self.seekers.popleft()
+            collects = hold_collector()
+            try:
+                seeker, _ = self.seekers.popitem(False)
+            finally:
+                let_collector(collects)
             if type(seeker) is LockType:
                 # The place is kept until that thread has come for it.
                 self.promised.append(seeker)
@@ -432,10 +457,25 @@ class Pool:
 
     def _most(self) -> int:
         """Return how many workers there may be that are not blocked."""
-        return self.max_workers + self.beyond if self.urgent and self.front else self.max_workers
+        if self._lends() and self.starting + self.roused == 0:
+            # Those that are too many, since the ceiling was lowered, have no part in what is lent.
+            return max(self.max_workers, self.headcount - self.blocked + 1)
+        return self.max_workers + self.beyond if self.urgent else self.max_workers
+
+    def _lends(self) -> bool:
+        """Return whether a task waits that a thread is lent to; it is the first of all."""
+        place = 0
+        while place < len(self.front):
+            first = self.front[place]
+            if not _is_lent(first):
+                break
+            if first._code == PENDING:
+                return True
+            place += 1
+        return False
 
     def _wants_more(self) -> bool:
-        """Return whether a call that goes on with something waits at the ceiling, and there may be a worker for it."""
+        """Return whether a call waits at the ceiling for which there may be a worker beyond it."""
         return self.max_workers <= self.headcount - self.blocked < self._most()
 
     def _staff(self) -> str | None:
@@ -476,14 +516,14 @@ class Pool:
         return self.headcount - len(self.parked) - self.blocked
 
     def _has_place(self, more: int) -> bool:
-        """Return whether one that has not overtaken others may be taken; see `_has_room`."""
-        return self._engaged() + more - self.firsts <= self.max_workers
+        """Return whether one may be taken that is neither urgent nor lent a thread; see `_has_room`."""
+        return self._engaged() + more - self.firsts <= self.ceiling
 
     def _has_room(self, more: int) -> bool:
         """Return whether a task may be taken by a worker: the calling one, or a parked one that is one `more`."""
-        if self.headcount <= self.limit:
+        if self.headcount <= self.limit or self._lends():
             return True
-        return self._engaged() + more <= self.allowed and (len(self.front) > 0 or self._has_place(more))
+        return self._engaged() + more <= self.allowed and (len(self.urgent) > 0 or self._has_place(more))
 
     def admit(self, allowed: int) -> None:
         """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end."""
@@ -551,7 +591,7 @@ class Pool:
         except (RuntimeError, MemoryError) as refusal:
             # There is no timekeeper that would try again.
             with self.mutex:
-                self.covered = False
+                self.covered = self.minded = False
             self.give_up(refusal)
         except BaseException:
             # A signal handler's error may have come before the timekeeper knew of this pool, which is `covered`.
@@ -559,7 +599,7 @@ class Pool:
                 crew.watch()
             except BaseException:
                 with self.mutex:
-                    self.covered = False
+                    self.covered = self.minded = False
             raise
 
     def _waiting(self) -> int:
@@ -629,10 +669,10 @@ class Pool:
     def _withdraw(self, future: FutureCore) -> None:
         """Take back `_enter`, or a place among the seekers."""
         if future._held:
-            if future in self.seekers:
-                self.seekers.remove(future)
+            self.seekers.pop(future, None)
             return
         (self.front if future in self.front else self.queue).remove(future)
+        self.urgent.discard(future)
         future._held = True
         if future._lane is not None:
             future._lane.leave()
@@ -729,10 +769,12 @@ class Pool:
         if future._held:
             if lane is not None:
                 lane.dead += 1
-            elif self.seekers and future in self.seekers:
-                self.seekers.remove(future)
+            elif self.seekers:
+                self.seekers.pop(future, None)
         else:
             self.dead += 1
+            if self.urgent:
+                self.urgent.discard(future)
             if lane is not None:
                 lane.leave()
                 self._admit(lane)
@@ -788,7 +830,8 @@ class Pool:
             _leave_room(ROOM)
         with self.mutex:
             worker.waits += 1
-            self.blocked += 1
+            if worker.waits == 1:
+                self._block(worker, 1)
             self._uncover()
             errand = self._staff()
         try:
@@ -797,22 +840,32 @@ class Pool:
         finally:
             with self.mutex:
                 worker.waits -= 1
-                self.blocked -= 1
+                if worker.waits == 0:
+                    self._block(worker, -1)
                 if self._surplus() > 0 and self.parked:
                     leaver = self.parked.pop(0)
                     self._unpark(leaver)
             if leaver is not None:
                 leaver.bell.release()
 
+    @cython.locals(current=FutureCore)
+    def _block(self, worker: Worker, places: int) -> None:
+        """Under the mutex: count a worker as blocked (1), for whom no place is lent meanwhile, or no longer (-1)."""
+        self.blocked += places
+        if worker.first:
+            self.firsts -= places
+        current: Any = worker.current
+        if current is not None and _is_lent(current):
+            self._lend(-places)
+
     def seek(self, waiter: LockType, again: bool) -> bool:
         """Add a submitter to the seekers, at their head if it waits `again`; return False if there is room."""
         with self.mutex:
             if self._refusal() != "full":
                 return False
+            self.seekers[waiter] = None
             if again:
-                self.seekers.appendleft(waiter)
-            else:
-                self.seekers.append(waiter)
+                self.seekers.move_to_end(waiter, False)
             errand = None if self.searching or self.covered else self._arrange()
         self._run(errand, None)
         return True
@@ -821,7 +874,7 @@ class Pool:
         """Remove a submitter that gives up; a place that was already kept for it goes to the next seeker."""
         with self.mutex:
             if waiter in self.seekers:
-                self.seekers.remove(waiter)
+                del self.seekers[waiter]
             elif waiter in self.promised:
                 self.promised.remove(waiter)
                 self._make_room()
@@ -859,17 +912,26 @@ class Pool:
         if now < self.sought:
             return found
         self.sought = now + LOOKS + LOOK * self._waiting()
-        lines: list[Any] = [self.front, self.queue, self.seekers, *[lane.backlog for lane in self.backlogs]]
-        for line in lines:
-            for each in line:
-                if type(each) is not LockType:
-                    future = each
-                    if 0.0 < future._latest < now and future._code == PENDING:
-                        found.append(future)
+        self.timed = False
+        for line in (self.front, self.queue, self.seekers):
+            if self._overdue(line, now, found):
+                self.timed = True
         trash.append(self.backlogs)
-        self.backlogs = [lane for lane in self.backlogs if lane.backlog]
-        self.timed = self._waiting() > 0 or len(self.seekers) > 0
+        self.backlogs = [lane for lane in self.backlogs if self._overdue(lane.backlog, now, found)]
         return found
+
+    def _overdue(self, line: Any, now: float, found: list[FutureCore]) -> bool:
+        """Under the mutex: add the late tasks of a line to `found`; return whether others may yet become late."""
+        more = False
+        for each in line:
+            if type(each) is not LockType:
+                future = each
+                if future._latest > 0.0 and future._code == PENDING:
+                    if future._latest < now:
+                        found.append(future)
+                    else:
+                        more = True
+        return more
 
     def _choose_end(self, now: float) -> None:
         """Under the mutex: have the newest tasks taken first while the queue stands; the oldest will time out."""
@@ -1147,7 +1209,7 @@ class Pool:
                 if self.timed or self.backlogs or self.max_wait > 0.0:
                     late = self._late(now, trash)
                     self._choose_end(now)
-                if not self.front and self.beyond > self.ceiling // RESERVE:
+                if not self.urgent and self.beyond > self.ceiling // RESERVE:
                     self.beyond = self.ceiling // RESERVE
                     # Woken, so that those leave that are too many by now.
                     self._rouse_all()
@@ -1164,7 +1226,7 @@ class Pool:
                 elif not self.searching and self._wants_more():
                     errand = self._arrange()
                 idle = len(self.parked) + self.roused
-                ahead = len(self.front) if self.urgent else 0
+                ahead = len(self.urgent)
                 # A tuple until the mutex is free: a named one is made by interpreted code.
                 seen = (may_grow, waiting, self.taken, self.headcount, self.starting, idle, self.blocked, ahead)
             finally:

@@ -40,18 +40,20 @@ cdef Py_ssize_t COMPACT, ROOM, RESERVE, UTMOST
 cdef double STALE, STANDING, LOOKS, LOOK
 
 cdef tuple _call_of(FutureCore future, bint known)
+cdef bint _is_lent(FutureCore future) except -1
 
 
 cdef class Pool:
     cdef cython.pymutex mutex
     cdef readonly object crew
     cdef object front, queue, enqueue, dequeue, oldest_first, seekers, record
+    cdef set urgent
     cdef list parked, workers, idlers, backlogs, promised
     cdef readonly Py_ssize_t min_workers, ceiling, max_workers, min_spare_workers, max_queue, roused, beyond, headcount
     cdef readonly Py_ssize_t starting, blocked, allowed, limit, dead
     cdef readonly double patience, max_wait
     cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
-    cdef bint deserted, wrapping, special, turned_away, urgent, timed, minded, passed
+    cdef bint deserted, wrapping, special, turned_away, timed, minded, passed
     cdef Py_ssize_t every, skip, firsts
     cdef public bint slow_start
     cdef double clock, stale, sought
@@ -62,15 +64,22 @@ cdef class Pool:
     cdef _begin(self, list workers)
     @cython.locals(lane=LaneCore, wait=double, holds=bint)
     cpdef push(self, FutureCore future, bint first=*, object waiter=*, bint in_line=*, bint unbounded=*)
+    @cython.locals(lane=LaneCore, place=Py_ssize_t)
     cdef _enter(self, FutureCore future, bint first)
     cdef _keep_time(self, FutureCore future)
     cdef Py_ssize_t _most(self) except -1
+    @cython.locals(first=FutureCore, place=Py_ssize_t)
+    cdef bint _lends(self) except -1
     cdef bint _wants_more(self) except -1
     cdef _count_expired(self, FutureCore future)
-    @cython.locals(future=FutureCore, lane=LaneCore)
+    @cython.locals(lane=LaneCore)
     cdef list _late(self, double now, list trash)
+    @cython.locals(future=FutureCore, more=bint)
+    cdef bint _overdue(self, object line, double now, list found) except -1
+    cdef _block(self, Worker worker, Py_ssize_t places)
     cpdef double wait_left(self, FutureCore future) except -2
     cdef _choose_end(self, double now)
+    @cython.locals(place=Py_ssize_t)
     cdef FutureCore _next(self, Worker worker)
     cdef _make_room(self)
     cdef _vacate(self, LaneCore lane, bint failed)

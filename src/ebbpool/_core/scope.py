@@ -29,6 +29,12 @@ class Scope:
         self.cancelled: bool = False  # whether somebody has cancelled the call, or its deadline has passed
         self._callbacks: dict[object, Callable[[], object]] = {}
 
+    def restrict(self, max_wait: float) -> None:
+        """Limit the wait to `max_wait` seconds, unless it has a limit already."""
+        if self.max_wait == inf:
+            self.max_wait = max_wait
+            self.latest = min(self.asked + max_wait, self.deadline)
+
     def refusal(self) -> QueueTimeout:
         """Return the error in place of a call that has waited for too long."""
         waited = monotonic() - self.asked

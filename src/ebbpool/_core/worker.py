@@ -37,7 +37,7 @@ class Worker:
         self.thread: threading.Thread = threading.main_thread()
         self.current: FutureCore | None = None  # the task in hand, until its callbacks are done
         self.since: float = 0.0  # when that was taken (monotonic seconds)
-        self.first: bool = False  # whether it has overtaken others
+        self.first: bool = False  # whether that was urgent or lent a thread; see `Pool.firsts`
         self.patience: float = 0.0  # seconds to stay parked; below zero, for ever
         self.waits: int = 0  # waits for its own pool, one within the other
         self.searching = searching
@@ -89,7 +89,7 @@ class Worker:
                         pool._vacate(done._lane, failed)
                     failed = False
                     if (pool.queue or pool.front) and (
-                        pool.headcount <= pool.limit or (pool._surplus() == 0 and pool._has_room(0))
+                        pool.headcount <= pool.limit or ((pool._surplus() == 0 or pool._lends()) and pool._has_room(0))
                     ):
                         future = pool._next(self) if pool.front else pool.dequeue()
                         if future._code == PENDING:

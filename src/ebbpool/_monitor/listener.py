@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +27,7 @@ from ebbpool._monitor import PRIVATE, RESIDENT, THREAD, VARIABLE
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
 from ebbpool._stdio import Bell
-from ebbpool._unix import identity, must_be_free, peer, refused, remove
+from ebbpool._unix import identity, must_be_free, opened, peer, refused, remove
 from ebbpool._version import __version__
 
 if TYPE_CHECKING:
@@ -79,6 +81,29 @@ def _path_of(value: Any) -> str:
     raise ValueError(f"path must name a file, not {value!r}")
 
 
+@contextlib.contextmanager
+def _hidden(folder: str, name: str) -> Iterator[tuple[str, int]]:
+    """Make a directory that nobody else can enter, so that nobody finds the file `name` in it before its mode is set.
+
+    Yield the path of that file and a descriptor of the directory: in a folder of another user there may be a link in
+    its place by now. Both are removed at the end.
+    """
+    path = tempfile.mkdtemp(prefix=PRIVATE, dir=folder)
+    try:
+        with opened(path, os.O_NOFOLLOW) as place:
+            found = os.fstat(place)
+            if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                raise PermissionError(errno.EPERM, "another user has put something in the place of a directory of ours")
+            try:
+                yield os.path.join(path, name), place
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=place)
+    finally:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+
 def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
     """Return a socket that listens at `path`, which only this user and root may open, and the identity of its file."""
     if not hasattr(socket, "AF_UNIX"):
@@ -86,17 +111,15 @@ def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
     folder, name = os.path.split(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Nobody else can enter the directory, so nobody finds the socket there before its mode is set.
-        with tempfile.TemporaryDirectory(prefix=PRIVATE, dir=folder) as private:
-            inside = os.path.join(private, name)
+        with opened(folder) as place, _hidden(folder, name) as (inside, hidden):
             listener.bind(inside)
-            os.chmod(inside, 0o600)
+            made = identity(name, hidden)
+            os.chmod(name, 0o600, dir_fd=hidden)
             listener.listen(128)
             listener.setblocking(False)
-            made = identity(inside)
             must_be_free(path)
             # Where two processes come to this line at once, the later one has the path.
-            os.rename(inside, path)
+            os.rename(name, name, src_dir_fd=hidden, dst_dir_fd=place)
     except BaseException as error:
         listener.close()
         if isinstance(error, OSError):

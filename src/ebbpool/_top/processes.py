@@ -7,11 +7,13 @@ import os
 import re
 import shutil
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import dropwhile
+from pathlib import Path
 from typing import Any, Final
 
 from ebbpool._monitor import PRIVATE
@@ -84,12 +86,16 @@ def _told(path: str) -> str:
     return ""
 
 
-def _root_of(pid: int) -> str:
-    """Return the folder in which this process sees the root of `pid`: empty where both have the same."""
-    with suppress(OSError):
-        if os.stat(f"/proc/{pid}/ns/mnt").st_ino != os.stat("/proc/self/ns/mnt").st_ino:
-            return f"/proc/{pid}/root"
-    return ""
+def elsewhere(pid: int) -> bool:
+    """Return whether `pid` sees other files: it is in another mount namespace, as in a container, or has another root.
+
+    What is in there may be links to files of ours. So nothing is opened or made there.
+    """
+    for name in ("ns/mnt", "root"):
+        with suppress(OSError):
+            if not os.path.samestat(os.stat(f"/proc/{pid}/{name}"), os.stat(f"/proc/self/{name}")):
+                return True
+    return False
 
 
 def owner_of(pid: int) -> tuple[int, int] | None:
@@ -102,6 +108,8 @@ def owner_of(pid: int) -> tuple[int, int] | None:
 def find(pid: int) -> str | None:
     """Return where `pid` listens, or None; a socket is found by the name under which it was bound."""
     opened = set()
+    if elsewhere(pid):
+        return None
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
@@ -111,7 +119,7 @@ def find(pid: int) -> str | None:
         # The table is that of the process's own network.
         with open(f"/proc/{pid}/net/unix", encoding="utf-8", errors="surrogateescape") as table:
             for found in _MONITOR.finditer(table.read()):
-                path = _root_of(pid) + found["folder"] + found["name"]
+                path = found["folder"] + found["name"]
                 if f"socket:[{found['inode']}]" in opened and os.path.exists(path):
                     return path
     return None
@@ -132,13 +140,9 @@ class Attached:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         _must_be_possible(pid)
-        root = _root_of(pid)
-        # A system takes some hundred bytes for the path of a socket.
-        base = tempfile.gettempdir() if not root and len(tempfile.gettempdir()) < 64 else root + "/tmp"
         # Nobody else can change the directory, from which the process runs a script.
-        self._folder = tempfile.mkdtemp(prefix="ebb-top-", dir=base)
+        self._folder = tempfile.mkdtemp(prefix="ebb-top-", dir=_base())
         self.path, script = (os.path.join(self._folder, name) for name in ("s", "script.py"))
-        inside = self._folder.removeprefix(root)
         self.socket = socket.socket(socket.AF_UNIX)
         try:
             self.socket.bind(self.path)
@@ -146,14 +150,14 @@ class Attached:
             self.socket.setblocking(False)
             os.chmod(self.path, 0o600)
             with open(script, "w", encoding="utf-8") as file:
-                file.write(_SCRIPT.format(folder=inside))
+                file.write(_SCRIPT.format(folder=self._folder))
             os.chmod(script, 0o644)
             owner = owner_of(pid)
             if owner is not None and os.geteuid() == 0 and owner[0] != 0:
                 os.chown(self.path, *owner)
                 os.chmod(self._folder, 0o711)
             sys.remote_exec(  # type: ignore[attr-defined,unused-ignore]  # since 3.14
-                pid, os.path.join(inside, "script.py")
+                pid, script
             )
         except BaseException as error:
             self.close(True)
@@ -183,9 +187,30 @@ class Attached:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def _base() -> str:
+    """Return a directory for temporary ones, in which nobody else can put a link in the place of ours."""
+    for base in map(os.path.realpath, (tempfile.gettempdir(), "/tmp")):
+        # A system takes some hundred bytes for the path of a socket.
+        if len(base) < 64 and all(_is_ours(folder) for folder in (Path(base), *Path(base).parents)):
+            return base
+    raise Failed("others can change all directories for temporary files; set TMPDIR to one that only you can change")
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether only this user and the system's can take away or rename what this user has in a directory."""
+    found = folder.lstat()
+    shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
+    return not shared and found.st_uid in (os.geteuid(), os.stat("/").st_uid)
+
+
 def _must_be_possible(pid: int) -> None:
     if not alive(pid):
         raise Failed(f"there is no process {pid}")
+    if elsewhere(pid):
+        raise Failed(
+            f"process {pid} sees other files than top, as in a container; run top in there (docker exec, kubectl exec, "
+            f"or nsenter -a -t {pid}), with the number that the process has in there"
+        )
     owner = owner_of(pid)
     if owner is not None and os.geteuid() not in (0, owner[0]):
         raise Failed(f"process {pid} belongs to another user; try: sudo {sys.executable} -m ebbpool top {pid}")
