@@ -196,6 +196,8 @@ class _Line:
             except Exception:
                 LOGGER.exception("exception in the finalizer of a session")
             self.threads.discard(thread)
+            # An error of a call refers, by its traceback, to this frame.
+            del self
 
 
 _open: weakref.WeakValueDictionary[int, _Line] = weakref.WeakValueDictionary()

@@ -229,7 +229,7 @@ class ExecutorCore:
             # The loop's worker waits for the call, which must not wait for a worker.
             lane = mailbox.lane
             if lane is None or lane.pool is not self._pool:
-                lane = mailbox.lane = LaneCore(self._pool, self._pool.ceiling, True, True)
+                lane = mailbox.lane = LaneCore(self._pool, self._pool.ceiling, True, True, max_wait=-1.0)
         call._lane = lane
         call._abandoned = 0.0
         call._rings = mailbox.rings
