@@ -6,7 +6,7 @@ For all pools, in the registry that most programs use::
 
     from ebbpool.prometheus import PoolCollector
 
-    PoolCollector(registry=REGISTRY)
+    REGISTRY.register(PoolCollector())
 
 It needs ``prometheus_client``: ``pip install ebbpool[prometheus]``. The names are in
 the documentation, on the page about metrics.
@@ -37,7 +37,7 @@ from ebbpool._pool.threads import WorkerThread
 try:
     from prometheus_client import Counter, Gauge, Histogram
     from prometheus_client.metrics_core import Metric as Family
-    from prometheus_client.registry import Collector, CollectorRegistry
+    from prometheus_client.registry import Collector
 except ImportError as _error:
     raise ImportError(
         f"ebbpool.prometheus needs prometheus_client: pip install ebbpool[prometheus] ({_error})", name=_error.name
@@ -69,23 +69,14 @@ class PoolCollector(Collector):
     Args:
         sample: The share of tasks whose times are kept, above 0 and at most 1; None for no histograms.
         buckets: The upper bounds of the histograms' buckets, in seconds, ascending; None for 18 from 0.0001 to 60.
-        registry: Where to register it at once; None for nowhere. ``REGISTRY.register(collector)`` is the other way.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
-        ValueError: An argument is out of range, or `registry` has such a collector already.
+        ValueError: An argument is out of range.
         RuntimeError: It is the second one of its process in multiprocess mode.
     """
 
-    def __init__(
-        self,
-        *,
-        sample: float | None = None,
-        buckets: Iterable[float] | None = None,
-        registry: CollectorRegistry | None = None,
-    ) -> None:
-        if registry is not None and not callable(getattr(registry, "register", None)):
-            raise TypeError(f"registry must be a CollectorRegistry of prometheus_client or None, not {registry!r}")
+    def __init__(self, *, sample: float | None = None, buckets: Iterable[float] | None = None) -> None:
         every = one_in(sample)
         if buckets is not None and not every:
             raise ValueError(f"buckets={buckets!r} needs a sample, such as sample=1/64")
@@ -98,15 +89,6 @@ class PoolCollector(Collector):
         else:
             self._source = Source(every)
             self._end = self._source.close
-        try:
-            if registry is not None:
-                registry.register(self)
-        except ValueError as error:
-            self.close()
-            raise ValueError(
-                "registry has a collector of ebbpool's metrics already: register one only, or call "
-                "registry.unregister(it) first"
-            ) from error
 
     def describe(self) -> list[Family]:
         """Return the names and the kinds of all metrics."""

@@ -103,7 +103,7 @@ def test_it_works_in_a_forked_child() -> None:
         from ebbpool._metrics import source
         from ebbpool.prometheus import PoolCollector
         registry = CollectorRegistry()
-        PoolCollector(sample=1, registry=registry)
+        registry.register(PoolCollector(sample=1))
         held, forked = threading.Event(), threading.Event()
         def hold():
             with source._turn:
