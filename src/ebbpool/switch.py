@@ -182,7 +182,9 @@ def _anyio(installed: Installed, _: ModuleType) -> str:
         # The program imports `ebbpool.anyio` first. It is half imported, in the middle of its own import of anyio.
         installed._watch("anyio", OURS, _anyio)
         return NOT_YET
-    installed._anyio = ours.install(installed.executor, strict=True)
+    installed._anyio = ours.install(installed.executor)
+    if not installed._anyio.replaced:
+        return "left as it is: ebbpool.anyio does not know this version"
     return "to_thread, and with it Starlette and FastAPI"
 
 
