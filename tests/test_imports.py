@@ -51,7 +51,7 @@ IMPORTS: dict[str, set[str]] = {
     "switch": {"_anyio", "_replacements", "anyio", "executor", "lane"},
     "__init__": {"_core", "_errors", "_maps", "_pool", "_version", "executor", "lane", "session", "switch"},
     "aio": {"_core", "_loops", "executor", "lane"},
-    "monitor": {"_monitor", "_pool"},
+    "monitor": {"_monitor"},
     "testing": {"_frames", "_monitor", "_pool"},
     "_leaks": {"_pool"},
     "_anyio": {"_core", "_loops", "_pool", "executor"},
