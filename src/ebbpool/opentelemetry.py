@@ -128,7 +128,7 @@ def instrument(
     more. A pool whose name cannot be encoded (lone surrogates) is reported with these escaped.
 
     With `sample`, histograms of how long tasks waited and ran are recorded, at each collection: of one task in 64, for
-    ``1/64``, and of each pool at most of 4,096 tasks, evenly spread over the time since the last collection.
+    ``1/64``, and of each pool the last 4,096.
 
     Args:
         meter_provider: Where to report; None for the global one, also if that is set later.

@@ -60,8 +60,8 @@ class PoolCollector(Collector):
     counters among them. A pool whose name cannot be encoded (lone surrogates) is shown with these escaped.
 
     With `sample`, histograms of how long tasks waited and ran are kept: of one task in 64, for ``1/64``, of all pools
-    found so far, from the scrape on that finds the pool. Their counts are those of the tasks in the sample: at most
-    4,096 for each pool and scrape (or second, in multiprocess mode), evenly spread over that time.
+    found so far, from the scrape on that finds the pool. Their counts are those of the tasks in the sample: the last
+    4,096 of each pool and scrape (or second, in multiprocess mode).
 
     In the client's multiprocess mode it collects nothing by itself. A thread writes the metrics for all processes, once
     a second and when the process exits, until `close` is called; pools that are gone are remembered.

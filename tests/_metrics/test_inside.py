@@ -9,7 +9,6 @@ import pytest
 from support.common import (
     FORK,
     TIMEOUT,
-    Background,
     Boom,
     Gate,
     eventually,
@@ -17,13 +16,13 @@ from support.common import (
     needs_fork,
     output_of,
     run_script,
-    tight_switching,
+    wait_for_idle,
 )
 from support.seams import engine_of
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._metrics import source
-from ebbpool._metrics.source import MOST, Samples, Source, one_in
+from ebbpool._metrics.source import MOST, Source, one_in
 from ebbpool._metrics.table import HISTOGRAMS, METRICS
 
 
@@ -32,46 +31,25 @@ def test_shares() -> None:
         assert one_in(share) == every
 
 
-def test_nothing_is_lost_between_many_workers_and_readers() -> None:
-    samples = Samples()
-    # Fewer than are thinned, even if nobody takes any.
-    rounds = MOST // 4 - 1
-    taken = []
-
-    def work() -> None:
-        for _ in range(rounds):
-            samples.record(0.5, 2.0)
-
-    with tight_switching():
-        calls = [Background(work) for _ in range(4)]
-        while not all(call.over.is_set() for call in calls):
-            taken += samples.take()
-    assert taken + samples.take() == 4 * rounds * [(0.5, 2.0)]
+def test_of_a_flood_so_many_samples_are_kept() -> None:
+    with AdaptiveExecutor(1, "flood") as pool:
+        source = Source(1)
+        for future in [pool.submit(int) for _ in range(MOST + 10)]:
+            future.result(TIMEOUT)
+        wait_for_idle(pool)
+        assert [label for label, _ in source.take()].count("flood") == MOST
+        pool.submit(int).result(TIMEOUT)
+        wait_for_idle(pool)
+        assert [label for label, _ in source.take()].count("flood") == 1
 
 
 def test_a_worker_never_waits_for_a_reader() -> None:
-    samples = Samples()
-
-    def record() -> None:
-        for _ in range(MOST + 10):
-            samples.record(0.5, 0.5)
-
-    with source._turn:
-        Background(record).join()
-    assert len(samples.take()) == MOST + 10
-
-
-def test_a_flood_is_thinned_evenly() -> None:
-    thinned = Samples()
-    flood = 10 * MOST
-    for number in range(flood):
-        thinned.record(number, 0.0)
-    kept = [waited for waited, _ in thinned.take()]
-    assert MOST / 2 <= len(kept) <= MOST
-    assert abs(sum(kept) / len(kept) - flood / 2) < flood / 20
-    assert thinned.take() == []
-    thinned.record(1.0, 2.0)
-    assert thinned.take() == [(1.0, 2.0)]
+    with AdaptiveExecutor(1, "free") as pool:
+        reader = Source(1)
+        with source._turn:
+            assert pool.submit(int).result(TIMEOUT) == 0
+            wait_for_idle(pool)
+        assert [label for label, _ in reader.take()].count("free") == 1
 
 
 def test_names_keep_the_rules_of_promtool() -> None:

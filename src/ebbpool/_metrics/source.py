@@ -6,10 +6,9 @@ import itertools
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from ebbpool._core.accel import Pool
@@ -17,15 +16,13 @@ from ebbpool._metrics.table import GROWING, Amounts, add, amounts, label_of
 from ebbpool._pool import lifecycle
 from ebbpool.executor import AdaptiveExecutor
 
-Record: TypeAlias = Callable[[float, float], object]
-
 MOST: Final = 4096
-"""How many samples of a pool are kept for one collection."""
+"""How many samples of a pool are kept for one collection, the last ones."""
 
-# Re-entrant: who reads the metrics of pools reads their samples, too.
+# Re-entrant: who reads the metrics of pools may observe new ones.
 _turn = threading.RLock()
 """Who holds it reads or changes what is known of pools."""
-_observers: Final[WeakKeyDictionary[Any, dict[Record, int]]] = WeakKeyDictionary()
+_observers: Final[WeakKeyDictionary[Any, dict[_Seen, int]]] = WeakKeyDictionary()
 """Who is told of one in how many tasks, by the crew of the pool."""
 
 
@@ -57,69 +54,40 @@ def no_text(value: Any) -> Any:
     return value
 
 
-def _observe(crew: Any, every: int, record: Record) -> None:
-    """Have `record(seconds waited, seconds run)` called after one in `every` tasks of a pool; for 0 no more."""
-    with _turn:
-        observers = {other: n for other, n in (_observers.get(crew, {}) | {record: every}).items() if n}
-        _observers[crew] = observers
-        # 0 if there are none.
-        common = math.gcd(*observers.values())
-        turns = itertools.count(common, common)
-
-        def tell(waited: float, ran: float) -> None:
-            turn = next(turns)
-            for other, n in observers.items():
-                if turn % n == 0:
-                    other(waited, ran)
-
-        crew.pool.observe(common, tell if observers else None)
-
-
-class Samples:
-    """How long sampled tasks of one pool took: all are kept until they are taken or, of a flood, an even share."""
-
-    def __init__(self) -> None:
-        self._kept: deque[tuple[float, float]] = deque()
-        self._stride = 1
-        self._turns = itertools.count(1)
-
-    def record(self, waited: float, ran: float) -> None:
-        """Note one sample; in the worker's thread, which never waits here."""
-        if next(self._turns) % self._stride:
-            return
-        self._kept.append((waited, ran))
-        if len(self._kept) >= MOST and (lock := _turn).acquire(False):
-            try:
-                if len(self._kept) >= MOST:
-                    self._thin()
-            finally:
-                lock.release()
-
-    def _thin(self) -> None:
-        self._stride *= 2
-        for _ in range(len(self._kept) // 2):
-            self._kept.popleft()
-            self._kept.append(self._kept.popleft())
-
-    def take(self) -> list[tuple[float, float]]:
-        with _turn:
-            self._stride = 1
-            return [self._kept.popleft() for _ in range(len(self._kept))]
-
-
 @dataclass(frozen=True, eq=False)
 class _Seen:
     """What is kept of a pool without its executor and its crew, which may be collected."""
 
     label: str
     pool: Pool
-    samples: Samples
+    samples: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST))
+    """How long tasks waited and ran."""
 
     def read(self, owner: AdaptiveExecutor | None) -> Amounts:
         """Return the metrics; without the executor, what has been counted."""
         if owner is None:
             return amounts(SimpleNamespace(**self.pool.counts()), [], counters_only=True)
         return amounts(owner.stats(), [(label_of(lane.name), lane.stats()) for lane in owner.lanes()])
+
+
+def _observe(crew: Any, every: int, seen: _Seen) -> None:
+    """Have one in `every` tasks of a pool measured for `seen`; for 0 no more."""
+    with _turn:
+        observers = {other: n for other, n in (_observers.get(crew, {}) | {seen: every}).items() if n}
+        _observers[crew] = observers
+        # 0 if there are none.
+        common = math.gcd(*observers.values())
+        turns = itertools.count(common, common)
+        # Not `seen` itself, which would be a cycle: it holds the pool, which holds `tell`.
+        kept = [(other.samples, n) for other, n in observers.items()]
+
+        def tell(waited: float, ran: float) -> None:
+            turn = next(turns)
+            for samples, n in kept:
+                if turn % n == 0:
+                    samples.append((waited, ran))
+
+        crew.pool.observe(common, tell if observers else None)
 
 
 class Source:
@@ -147,9 +115,9 @@ class Source:
                 continue
             seen = self._known.get(crew)
             if seen is None:
-                seen = self._known[crew] = _Seen(label_of(crew.name), crew.pool, Samples())
+                seen = self._known[crew] = _Seen(label_of(crew.name), crew.pool)
                 if self._every and not self._closed:
-                    _observe(crew, self._every, seen.samples.record)
+                    _observe(crew, self._every, seen)
             found[seen] = owner
         return found
 
@@ -177,10 +145,11 @@ class Source:
     def take(self) -> list[tuple[str, tuple[float, float]]]:
         """Return the samples since the last time: the label of their pool, and how long a task has waited and run."""
         with _turn:
-            return [(seen.label, sample) for seen in list(self._known.values()) for sample in seen.samples.take()]
+            known = list(self._known.values())
+            return [(seen.label, seen.samples.popleft()) for seen in known for _ in range(len(seen.samples))]
 
     def close(self) -> None:
         with _turn:
             self._closed = True
             for crew, seen in list(self._known.items()):
-                _observe(crew, 0, seen.samples.record)
+                _observe(crew, 0, seen)
