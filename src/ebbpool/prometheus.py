@@ -24,7 +24,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -82,7 +82,7 @@ class PoolCollector(Collector):
             raise ValueError(f"buckets={buckets!r} needs a sample, such as sample=1/64")
         self._histograms = _histograms(buckets) if every else []
         self._source: Source | None = None
-        self._pools: Collection[str] = ()
+        self._pools: set[str] = set()
         """What the last scrape has shown."""
         if MULTIPROCESS in os.environ or MULTIPROCESS.lower() in os.environ:
             self._end = _Files(every, self._histograms).close
@@ -100,13 +100,13 @@ class PoolCollector(Collector):
         if source is None:
             return []
         found = source.read()
-        for histogram, pool in itertools.product(self._histograms, self._pools - found.keys()):
+        for histogram, pool in itertools.product(self._histograms, self._pools.difference(found)):
             # Another scrape may have removed it at the same time.
             with suppress(KeyError):
                 histogram.remove(pool)
         for histogram, pool in itertools.product(self._histograms, found):
             histogram.labels(pool)
-        self._pools = found.keys()
+        self._pools = set(found)
         _observe(self._histograms, [(pool, sample) for pool, sample in source.take() if pool in found])
         return self._families(found)
 
