@@ -141,7 +141,8 @@ def _scraping(what: str, params: Params) -> list[float]:
     client, ours = package("prometheus_client"), package("ebbpool.prometheus")
     registry = client.CollectorRegistry()
     options: dict[str, Any] = {"sample": 1 / 64} if what == "a scrape with histograms" else {}
-    collector = ours.PoolCollector(registry=registry, **options)
+    collector = ours.PoolCollector(**options)
+    registry.register(collector)
     with ExitStack() as stack:
         stack.callback(collector.close)
         pools = [stack.enter_context(adaptive(4, 10.0)) for _ in range(10)]

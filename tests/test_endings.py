@@ -269,6 +269,21 @@ def test_the_report_shows_where_in_threading_a_task_hangs() -> None:
         assert [threading.__file__ in place for place in places[-2:]] == [True, True]
 
 
+def test_the_report_tells_of_lanes_and_of_what_nobody_waits_for() -> None:
+    async def give_up(pool: AdaptiveExecutor, gate: Gate) -> None:
+        call = pool.run(gate)
+        await asyncio.to_thread(gate.await_begun)
+        call.cancel()
+
+    with AdaptiveExecutor(2, "report") as pool, Gate() as gate:
+        asyncio.run(give_up(pool, gate))
+        lane = pool.lane("db", limit=1)
+        gate.hold(lane)
+        with pytest.raises(TimeoutError, match=r"Gate, running for .* s, abandoned: nobody waits for it\n") as caught:
+            pool.shutdown(timeout=0)
+        assert str(caught.value).count("Gate, lane 'db', running for") == 1
+
+
 def test_a_task_may_shut_its_own_pool_down_and_cannot_wait_for_that() -> None:
     pool = AdaptiveExecutor(2)
     with pytest.raises(RuntimeError, match="a task cannot wait for its own pool to shut down"):

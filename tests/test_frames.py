@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import os
 import sys
 import threading
@@ -15,7 +14,6 @@ from support.common import TIMEOUT, Background, Boom, Gate, fail, needs_fork, ou
 from support.seams import COLLECTS, UNREADABLE, is_joined
 
 from ebbpool import AdaptiveExecutor
-from ebbpool.monitor import dump
 from ebbpool.testing import no_thread_leaks
 
 
@@ -29,17 +27,15 @@ def no_gil(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_task_is_named_and_the_line_says_why_it_has_no_stack() -> None:
-    out = io.StringIO()
     with AdaptiveExecutor() as pool, Gate() as gate:
         gate.hold(pool)
         pool.submit(copy_context().run, gate)
         gate.await_begun()
         assert {task.name for task in pool.running()} == {"support.common.Gate"}
         assert [task.stack for task in pool.running(stacks=True)] == [UNREADABLE] * 2
-        dump(out)
         with pytest.raises(TimeoutError) as caught:
             pool.shutdown(timeout=0)
-    assert out.getvalue().count(UNREADABLE.strip()) == str(caught.value).count(UNREADABLE) == 2
+    assert str(caught.value).count(UNREADABLE) == 2
 
 
 def test_a_thread_that_was_left_is_named_and_nobody_is_seen_to_wait_for_one() -> None:

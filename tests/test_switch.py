@@ -137,7 +137,6 @@ import asyncio
 import anyio
 import trio
 print(*lines, sep="\\n")
-assert str(installed).splitlines() == [f"{name}: {done}" for name, done in installed.parts.items()]
 print(anyio.__spec__.loader.__class__.__name__, anyio.__loader__ is anyio.__spec__.loader)
 
 def name():
@@ -192,10 +191,10 @@ installed.undo()
 
 def test_a_version_that_is_not_known_is_left_as_it_is() -> None:
     of_anyio, of_trio, told = output_of(UNKNOWN)
-    assert of_anyio.startswith("left as it is: ebbpool.anyio was tested on anyio")
+    assert of_anyio == "left as it is: ebbpool.anyio does not know this version"
     assert of_trio == "left as it is: it has no THREAD_CACHE in this version"
     assert told.count("RuntimeWarning") == 2
-    assert "ebbpool leaves trio as it is" in told
+    assert "ebbpool.anyio was tested on" in told and "ebbpool leaves trio as it is" in told
 
 
 def test_a_library_that_is_not_there() -> None:

@@ -102,13 +102,6 @@ def optional_callable(name: str, value: Any) -> Any:
     return value
 
 
-def text_file(name: str, value: Any) -> Any:
-    """Return `value` if it can be written to."""
-    if not callable(getattr(value, "write", None)):
-        raise TypeError(f"{name} must be an open text file or None, not {value!r}")
-    return value
-
-
 def one_of(name: str, value: Any, allowed: Collection[Any]) -> Any:
     """Return `value` if it is among the allowed ones."""
     if value not in allowed:

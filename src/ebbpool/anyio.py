@@ -62,14 +62,12 @@ class Installation(Replacements):
 
     Attributes:
         keep_default_limiter: Whether calls without a limiter borrow from anyio's default one.
-        strict: Whether a version that is not supported is an error.
     """
 
-    def __init__(self, executor: AdaptiveExecutor | None, keep_default_limiter: bool, strict: bool) -> None:
+    def __init__(self, executor: AdaptiveExecutor | None, keep_default_limiter: bool) -> None:
         super().__init__()
         self._executor = executor
         self.keep_default_limiter = keep_default_limiter
-        self.strict = strict
 
     @property
     def executor(self) -> AdaptiveExecutor:
@@ -141,44 +139,36 @@ async def run_sync(
     return value
 
 
-def install(
-    executor: AdaptiveExecutor | None = None,
-    *,
-    keep_default_limiter: bool = False,
-    strict: bool = False,
-) -> Installation:
+def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: bool = False) -> Installation:
     """Make `anyio.to_thread.run_sync` run on a pool, for the whole process, on asyncio, uvloop and trio.
 
     That includes calls by code that imported it before, and with it Starlette's and FastAPI's sync endpoints,
     dependencies, background tasks and file responses, ``anyio.Path`` and ``anyio.open_file``. Calls under way are
-    finished where they began. `trio.to_thread` is left alone.
+    finished where they began. `trio.to_thread` is left alone. If this anyio, or the trio that is in use or comes into
+    use, is not in `TESTED`, a `RuntimeWarning` says so, and its calls run in anyio's own threads.
 
     Args:
         executor: The pool; if None, one that is shared by the whole process, made on first use.
         keep_default_limiter: Whether calls without a limiter go on borrowing from the backend's default limiter. If
             not, the executor's bounds are the only limit.
-        strict: Whether it is an error that this anyio, or the trio that is in use, is not in `TESTED`. If not, a
-            `RuntimeWarning` says so, and anyio is left as it is: its calls run in its own threads.
 
     Returns:
         A context manager that uninstalls.
 
     Raises:
         RuntimeError: An executor is installed already, perhaps the same one; the message names it.
-        UnsupportedVersion: With `strict`: this anyio, or the trio that is in use, is not in `TESTED`. Nothing has
-            changed. If trio comes into use later, the first call of `anyio.to_thread` there raises it.
         TypeError: `executor` is not an `AdaptiveExecutor`.
     """
     global _installed
     if executor is not None:
         _check_executor(executor)
     say_if_plain()
-    installation = Installation(executor, bool(keep_default_limiter), bool(strict))
+    installation = Installation(executor, bool(keep_default_limiter))
     with _lock:
         if _installed is not None:
             hint = "uninstall it first, or leave it to `python -m ebbpool run` or ebbpool.install() if that is there"
             raise RuntimeError(f"already installed: {_installed!r}; {hint}")
-        with _unsupported(strict):
+        with _unsupported():
             _redirect(installation)
         _installed = installation
     return installation
@@ -210,13 +200,11 @@ def _redirect(installation: Installation) -> None:
 
 
 @contextlib.contextmanager
-def _unsupported(strict: bool) -> Iterator[None]:
-    """Turn an unsupported version into a warning at the line that called our function, unless `strict`."""
+def _unsupported() -> Iterator[None]:
+    """Turn an unsupported version into a warning at the line that called our function."""
     try:
         yield
     except UnsupportedVersion as error:
-        if strict:
-            raise
         why = f"{error}; so calls of anyio.to_thread.run_sync run in anyio's own threads, as without ebbpool"
         warnings.warn(why, RuntimeWarning, stacklevel=4)
 
@@ -224,7 +212,7 @@ def _unsupported(strict: bool) -> Iterator[None]:
 def _on_the_pool(installation: Installation, backend: Any) -> Any:
     """Return a backend whose calls run on the pool; the given one, after a warning, if that is not supported."""
     half: Any = None
-    with _unsupported(installation.strict):
+    with _unsupported():
         half = _check(backend)
     if half is None:
         return backend

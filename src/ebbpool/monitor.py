@@ -1,16 +1,15 @@
-"""See what the pools of a process do: on the socket that ``python -m ebbpool top`` looks at, and as text."""
+"""See what the pools of a process do: on the socket that ``python -m ebbpool top`` looks at, or as a snapshot."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ebbpool._monitor.listener import Listener, snapshot
-from ebbpool._pool.running import dump
 
 if TYPE_CHECKING:
     import os
 
-__all__ = ["Listener", "dump", "listen", "snapshot"]
+__all__ = ["Listener", "listen", "snapshot"]
 
 
 def listen(path: str | os.PathLike[str]) -> Listener:

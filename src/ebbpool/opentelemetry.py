@@ -16,18 +16,17 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, Self
 from weakref import WeakKeyDictionary
 
 import ebbpool
-from ebbpool._metrics.source import Source, checked
-from ebbpool._metrics.table import HISTOGRAMS, METRICS, Amounts, Metric
-from ebbpool.executor import AdaptiveExecutor
+from ebbpool._metrics.source import Source, one_in
+from ebbpool._metrics.table import BUCKETS, HISTOGRAMS, METRICS, Amounts, Metric
 
 try:
     from opentelemetry import metrics
-    from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 except ImportError as _error:
     raise ImportError(
         f"ebbpool.opentelemetry needs opentelemetry-api: pip install ebbpool[opentelemetry] ({_error})",
@@ -52,32 +51,21 @@ class _Instruments:
     source: Source | None = None
 
     def __init__(self, provider: MeterProvider) -> None:
-        self._meter: Meter = provider.get_meter("ebbpool", ebbpool.__version__)
-        self._bounds: tuple[float, ...] = ()
-        self._times: list[Histogram] = []
+        meter = provider.get_meter("ebbpool", ebbpool.__version__)
         # A collection asks the instruments one by one, in one thread.
         self._here = threading.local()
         makers = {
-            "counter": self._meter.create_observable_counter,
-            "level": self._meter.create_observable_up_down_counter,
-            "longest": self._meter.create_observable_gauge,
+            "counter": meter.create_observable_counter,
+            "level": meter.create_observable_up_down_counter,
+            "longest": meter.create_observable_gauge,
         }
         for metric in METRICS:
             makers[metric.kind](
                 metric.name, [functools.partial(self._observe, metric)], unit=metric.unit, description=metric.help
             )
 
-    def measure(self, bounds: tuple[float, ...]) -> None:
-        """Make the histograms; raise `ValueError` if they were made before, with other buckets."""
-        if not self._times:
-            self._bounds = bounds
-            make = functools.partial(self._meter.create_histogram, explicit_bucket_boundaries_advisory=list(bounds))
-            self._times = [make(metric.name, unit=metric.unit, description=metric.help) for metric in HISTOGRAMS]
-        if self._bounds != bounds:
-            raise ValueError(
-                f"buckets of a meter provider cannot be changed: they are {self._bounds}, not {bounds}; use another "
-                f"provider, or one of its views"
-            )
+        make = functools.partial(meter.create_histogram, explicit_bucket_boundaries_advisory=BUCKETS)
+        self._times = [make(metric.name, unit=metric.unit, description=metric.help) for metric in HISTOGRAMS]
 
     def _observe(self, metric: Metric, options: CallbackOptions) -> Iterator[Observation]:
         source = self.source
@@ -132,9 +120,7 @@ _global: _Instruments | None = None
 def instrument(
     meter_provider: MeterProvider | None = None,
     *,
-    pools: Iterable[AdaptiveExecutor] | None = None,
     sample: float | None = None,
-    buckets: Iterable[float] | None = None,
 ) -> Instrumentation:
     """Report what `AdaptiveExecutor.stats` and `Lane.stats` return, read once per pool and collection.
 
@@ -142,24 +128,22 @@ def instrument(
     more. A pool whose name cannot be encoded (lone surrogates) is reported with these escaped.
 
     With `sample`, histograms of how long tasks waited and ran are recorded, at each collection: of one task in 64, for
-    ``1/64``, and of each pool at most of 4,096 tasks, evenly spread over the time since the last collection.
+    ``1/64``, and of each pool the last 4,096.
 
     Args:
         meter_provider: Where to report; None for the global one, also if that is set later.
-        pools: The pools to report; None for all of this process, at each collection.
         sample: The share of tasks whose times are recorded, above 0 and at most 1; None for no histograms.
-        buckets: The upper bounds of the histograms' buckets, in seconds, ascending; None for 18 from 0.0001 to 60.
-            A view of the provider goes before them.
+            Their 18 buckets, from 0.0001 to 60 seconds, can be changed by a view of the provider.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
-        ValueError: An argument is out of range, or `buckets` are not those of an earlier call for this provider.
+        ValueError: `sample` is out of range.
         RuntimeError: The provider is instrumented already.
     """
     global _global
     if meter_provider is not None and not isinstance(meter_provider, metrics.MeterProvider):
         raise TypeError(f"meter_provider must be a MeterProvider of OpenTelemetry, not {meter_provider!r}")
-    chosen, every, bounds = checked(pools, sample, buckets)
+    every = one_in(sample)
     with _lock:
         provider = metrics.get_meter_provider() if meter_provider is None else meter_provider
         instruments = _known.get(provider)
@@ -174,7 +158,5 @@ def instrument(
             instruments = _known[provider] = _Instruments(provider)
         if meter_provider is None:
             _global = instruments
-        if every:
-            instruments.measure(bounds)
-        source = instruments.source = Source(chosen, every)
+        source = instruments.source = Source(every)
     return Instrumentation(instruments, source)

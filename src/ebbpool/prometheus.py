@@ -6,7 +6,7 @@ For all pools, in the registry that most programs use::
 
     from ebbpool.prometheus import PoolCollector
 
-    PoolCollector(registry=REGISTRY)
+    REGISTRY.register(PoolCollector())
 
 It needs ``prometheus_client``: ``pip install ebbpool[prometheus]``. The names are in
 the documentation, on the page about metrics.
@@ -18,25 +18,26 @@ the documentation, on the page about metrics.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
-from weakref import WeakSet
 
-from ebbpool._metrics.source import Source, checked
-from ebbpool._metrics.table import BY_NAME, GROWING, HISTOGRAMS, METRICS, Amounts, Kind, Metric
+from ebbpool._metrics.source import Source, no_text, one_in
+from ebbpool._metrics.table import BUCKETS, BY_NAME, GROWING, HISTOGRAMS, METRICS, Amounts, Kind
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
-from ebbpool.executor import AdaptiveExecutor
 
 try:
     from prometheus_client import Counter, Gauge, Histogram
     from prometheus_client.metrics_core import Metric as Family
-    from prometheus_client.registry import Collector, CollectorRegistry
+    from prometheus_client.registry import Collector
 except ImportError as _error:
     raise ImportError(
         f"ebbpool.prometheus needs prometheus_client: pip install ebbpool[prometheus] ({_error})", name=_error.name
@@ -46,7 +47,7 @@ __all__ = ["PoolCollector"]
 
 LOGGER: Final = logging.getLogger("ebbpool.prometheus")
 MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
-KINDS: Final[dict[Kind, str]] = {"counter": "counter", "level": "gauge", "longest": "gauge", "histogram": "histogram"}
+KINDS: Final[dict[Kind, str]] = {"counter": "counter", "level": "gauge", "longest": "gauge"}
 """What Prometheus calls them."""
 INTERVAL: Final = 1.0
 """Seconds between two times that a process writes its metrics for the others."""
@@ -59,78 +60,64 @@ class PoolCollector(Collector):
     counters among them. A pool whose name cannot be encoded (lone surrogates) is shown with these escaped.
 
     With `sample`, histograms of how long tasks waited and ran are kept: of one task in 64, for ``1/64``, of all pools
-    found so far, from the scrape on that finds the pool. Their counts are those of the tasks in the sample.
+    found so far, from the scrape on that finds the pool. Their counts are those of the tasks in the sample: the last
+    4,096 of each pool and scrape (or second, in multiprocess mode).
 
     In the client's multiprocess mode it collects nothing by itself. A thread writes the metrics for all processes, once
-    a second and when the process exits, until `close` is called; pools that are gone are remembered. The samples are
-    then at most 4,096 for each pool and second.
+    a second and when the process exits, until `close` is called; pools that are gone are remembered.
 
     Args:
-        pools: The pools to show; None for all of this process, whenever a scrape comes.
         sample: The share of tasks whose times are kept, above 0 and at most 1; None for no histograms.
         buckets: The upper bounds of the histograms' buckets, in seconds, ascending; None for 18 from 0.0001 to 60.
-        registry: Where to register it at once; None for nowhere. ``REGISTRY.register(collector)`` is the other way.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
-        ValueError: An argument is out of range, or `registry` has such a collector already.
+        ValueError: An argument is out of range.
         RuntimeError: It is the second one of its process in multiprocess mode.
     """
 
-    def __init__(
-        self,
-        pools: Iterable[AdaptiveExecutor] | None = None,
-        *,
-        sample: float | None = None,
-        buckets: Iterable[float] | None = None,
-        registry: CollectorRegistry | None = None,
-    ) -> None:
-        if registry is not None and not callable(getattr(registry, "register", None)):
-            raise TypeError(f"registry must be a CollectorRegistry of prometheus_client or None, not {registry!r}")
-        chosen, every, bounds = checked(pools, sample, buckets)
-        self._shown = (*METRICS, *HISTOGRAMS) if every else METRICS
-        self._read: Callable[[], Mapping[str, Amounts]] | None = None
+    def __init__(self, *, sample: float | None = None, buckets: Iterable[float] | None = None) -> None:
+        every = one_in(sample)
+        if buckets is not None and not every:
+            raise ValueError(f"buckets={buckets!r} needs a sample, such as sample=1/64")
+        self._histograms = _histograms(buckets) if every else []
+        self._source: Source | None = None
+        self._pools: set[str] = set()
+        """What the last scrape has shown."""
         if MULTIPROCESS in os.environ or MULTIPROCESS.lower() in os.environ:
-            self._end = _Files(self._shown, chosen, every, bounds).close
+            self._end = _Files(every, self._histograms).close
         else:
-            source = Source(chosen, every, bounds if every else None)
-            self._read, self._end = source.read, source.close
-        try:
-            if registry is not None:
-                registry.register(self)
-        except ValueError as error:
-            self.close()
-            raise ValueError(
-                "registry has a collector of ebbpool's metrics already: one shows all pools, or those of pools=[...]; "
-                "register one only, or call registry.unregister(it) first"
-            ) from error
+            self._source = Source(every)
+            self._end = self._source.close
 
     def describe(self) -> list[Family]:
-        """Return the names and the kinds of all metrics, without a sample."""
+        """Return the names and the kinds of all metrics."""
         return self._families({})
 
     def collect(self) -> list[Family]:
         """Return all metrics, as they are now; none in multiprocess mode."""
-        return [] if self._read is None else self._families(self._read())
+        source = self._source
+        if source is None:
+            return []
+        found = source.read()
+        for histogram, pool in itertools.product(self._histograms, self._pools.difference(found)):
+            # Another scrape may have removed it at the same time.
+            with suppress(KeyError):
+                histogram.remove(pool)
+        for histogram, pool in itertools.product(self._histograms, found):
+            histogram.labels(pool)
+        self._pools = set(found)
+        _observe(self._histograms, [(pool, sample) for pool, sample in source.take() if pool in found])
+        return self._families(found)
 
     def _families(self, found: Mapping[str, Amounts]) -> list[Family]:
-        families = {each.name: Family(each.prometheus_name, each.help, KINDS[each.kind]) for each in self._shown}
+        families = {each.name: Family(each.prometheus_name, each.help, KINDS[each.kind]) for each in METRICS}
         for pool, amounts in found.items():
-            below = 0.0
             for (name, lane, value), number in amounts.items():
                 metric, family = BY_NAME[name], families[name]
-                if metric.kind != "histogram":
-                    suffix = "_total" if metric.kind == "counter" else ""
-                    family.add_sample(family.name + suffix, metric.labels(pool, lane, value), number)
-                elif value != "sum":
-                    below += number
-                    family.add_sample(family.name + "_bucket", {"pool": pool, "le": value}, below)
-                else:
-                    # It follows the buckets, the last of which has counted all.
-                    family.add_sample(family.name + "_count", {"pool": pool}, below)
-                    family.add_sample(family.name + "_sum", {"pool": pool}, number)
-                    below = 0.0
-        return list(families.values())
+                suffix = "_total" if metric.kind == "counter" else ""
+                family.add_sample(family.name + suffix, metric.labels(pool, lane, value), number)
+        return [*families.values(), *(family for histogram in self._histograms for family in histogram.collect())]
 
     def close(self) -> None:
         """Measure tasks no more. Call it after ``registry.unregister(collector)``; other metrics can still be read.
@@ -138,6 +125,25 @@ class PoolCollector(Collector):
         In multiprocess mode nothing is written any more; what was counted stays.
         """
         self._end()
+
+
+def _histograms(buckets: Any) -> list[Histogram]:
+    """Return histograms with these upper bounds, in seconds."""
+    try:
+        bounds = BUCKETS if buckets is None else tuple(map(float, no_text(buckets)))
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"buckets must be upper bounds in seconds, not {buckets!r}") from None
+    if bounds and bounds[-1] == math.inf:
+        bounds = bounds[:-1]
+    if not bounds or not all(0 < bound < above for bound, above in itertools.pairwise((*bounds, math.inf))):
+        raise ValueError(f"buckets must be upper bounds in seconds, above 0 and ascending, not {buckets!r}")
+    return [Histogram(each.prometheus_name, each.help, ["pool"], registry=None, buckets=bounds) for each in HISTOGRAMS]
+
+
+def _observe(histograms: list[Histogram], samples: Iterable[tuple[str, tuple[float, float]]]) -> None:
+    for pool, sample in samples if histograms else ():
+        for histogram, seconds in zip(histograms, sample, strict=True):
+            histogram.labels(pool).observe(seconds)
 
 
 class _Files:
@@ -149,24 +155,22 @@ class _Files:
 
     _there: ClassVar[bool] = False
 
-    def __init__(
-        self, shown: Iterable[Metric], pools: Iterable[AdaptiveExecutor] | None, every: int, bounds: tuple[float, ...]
-    ) -> None:
+    def __init__(self, every: int, histograms: list[Histogram]) -> None:
         if _Files._there:
             raise RuntimeError(f"where {MULTIPROCESS} is set, a process makes one PoolCollector, once")
         makers: dict[str, Callable[..., Any]] = {
             "counter": Counter,
             "level": partial(Gauge, multiprocess_mode="livesum"),
             "longest": partial(Gauge, multiprocess_mode="livemax"),
-            "histogram": partial(Histogram, buckets=bounds),
         }
         self._made = {
             metric.name: makers[metric.kind](
                 metric.prometheus_name, metric.help, list(metric.labels("", "", "")), registry=None
             )
-            for metric in shown
+            for metric in METRICS
         }
-        self._new_source = partial(Source, None if pools is None else WeakSet(pools), every, last=True)
+        self._histograms = histograms
+        self._new_source = partial(Source, every, last=True)
         self._source = self._new_source()
         self._told: dict[tuple[str, str, str, str], float] = {}
         """What has been written, by the label of the pool and what `Amounts` has."""
@@ -223,9 +227,7 @@ class _Files:
             else:
                 child.set(number)
             self._told[key] = number
-        for pool, sample in self._source.take():
-            for metric, seconds in zip(HISTOGRAMS, sample, strict=True):
-                self._made[metric.name].labels(pool=pool).observe(seconds)
+        _observe(self._histograms, self._source.take())
 
     def close(self) -> None:
         if not self._over.is_set():

@@ -42,8 +42,6 @@ _installed: Installed | None = None
 class Installed:
     """What `install` did, and how to undo it. As a context manager it undoes it at the end.
 
-    ``str()`` of it has a line for each part.
-
     Attributes:
         executor: The pool.
         parts: What was done with each library, by its name. A library that is not imported yet is changed when it is.
@@ -85,9 +83,6 @@ class Installed:
 
     def __exit__(self, *_: object) -> None:
         self.undo()
-
-    def __str__(self) -> str:
-        return "\n".join(f"{name}: {done}" for name, done in self.parts.items())
 
     def _tell(self, name: str, done: str) -> None:
         if self.parts.get(name) == done:
@@ -187,7 +182,9 @@ def _anyio(installed: Installed, _: ModuleType) -> str:
         # The program imports `ebbpool.anyio` first. It is half imported, in the middle of its own import of anyio.
         installed._watch("anyio", OURS, _anyio)
         return NOT_YET
-    installed._anyio = ours.install(installed.executor, strict=True)
+    installed._anyio = ours.install(installed.executor)
+    if not installed._anyio.replaced:
+        return "left as it is: ebbpool.anyio does not know this version"
     return "to_thread, and with it Starlette and FastAPI"
 
 
@@ -304,27 +301,18 @@ class _Watcher:
         finally:
             self.here.name = None
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self.wanted)  # type: ignore[assignment]  # it has what a loader has
+            loader = spec.loader
+
+            def exec_module(module: ModuleType) -> None:
+                # From here on nobody sees that we have been there.
+                module.__loader__ = loader
+                if module.__spec__ is not None:
+                    module.__spec__.loader = loader
+                loader.exec_module(module)
+                # Only now: many ask for a loader and load nothing.
+                if (action := self.wanted.pop(fullname, None)) is not None:
+                    action(module)
+
+            ours: Any = SimpleNamespace(create_module=loader.create_module, exec_module=exec_module)
+            spec.loader = ours
         return spec
-
-
-class _Loader:
-    """A loader that has a module's action done once it is loaded."""
-
-    def __init__(self, loader: Any, wanted: dict[str, Callable[[ModuleType], None]]) -> None:
-        self.loader = loader
-        self.wanted = wanted
-
-    def create_module(self, spec: ModuleSpec) -> Any:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        # From here on nobody sees that we have been there.
-        module.__loader__ = self.loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.loader
-        self.loader.exec_module(module)
-        # Only now: many ask for a loader and load nothing.
-        action = self.wanted.pop(module.__name__, None)
-        if action is not None:
-            action(module)

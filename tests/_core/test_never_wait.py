@@ -162,7 +162,6 @@ HOARD = """
 import gc
 import os
 from concurrent.futures import wait
-from io import StringIO
 from threading import Event
 from ebbpool import AdaptiveExecutor, monitor
 
@@ -204,7 +203,7 @@ with AdaptiveExecutor(1) as pool:
             lambda: [future.add_done_callback(id) for future in queued], lambda: queued[1]._condition,
             lambda: repr(pool),
             lambda: [future.add_done_callback(id) for future in delayed], lambda: pool.running(stacks=True),
-            pool.stats, lane.stats, pool.decisions, lambda: pool.wait_idle(0.0), lambda: monitor.dump(StringIO()),
+            pool.stats, lane.stats, pool.decisions, lambda: pool.wait_idle(0.0), monitor.snapshot,
             lambda: [future.cancel() for future in queued[2:]], lambda: [future.cancel() for future in in_lane],
             lambda: [future.cancel() for future in delayed], lambda: lane.shutdown(wait=False, cancel_futures=True),
             lambda: pool.resize(max_workers=2), lambda: pool.shutdown(wait=False, cancel_futures=True),

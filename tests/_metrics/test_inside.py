@@ -9,7 +9,6 @@ import pytest
 from support.common import (
     FORK,
     TIMEOUT,
-    Background,
     Boom,
     Gate,
     eventually,
@@ -17,72 +16,40 @@ from support.common import (
     needs_fork,
     output_of,
     run_script,
-    tight_switching,
+    wait_for_idle,
 )
 from support.seams import engine_of
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._metrics import source
-from ebbpool._metrics.source import AT_ONCE, BUCKETS, MOST, Samples, Source, checked
+from ebbpool._metrics.source import MOST, Source, one_in
 from ebbpool._metrics.table import HISTOGRAMS, METRICS
 
 
-def test_shares_and_bounds() -> None:
+def test_shares() -> None:
     for share, every in {1: 1, 0.5: 2, 1 / 64: 64, 0.03: 33, None: 0}.items():
-        assert checked(None, share, None) == (None, every, BUCKETS)
-    assert checked(None, 1, [1, 2.5, float("inf")]) == (None, 1, (1.0, 2.5))
+        assert one_in(share) == every
 
 
-def test_a_bound_belongs_to_its_bucket() -> None:
-    buckets = Samples((1.0, 2.0))
-    for seconds in (0.5, 1.0, 1.5, 2.0, 2.5):
-        buckets.record(seconds, 0.0)
-    found = {value: number for (name, _, value), number in buckets.amounts().items() if "wait" in name}
-    assert found == {"1.0": 2, "2.0": 2, "+Inf": 1, "sum": 7.5}
-
-
-def test_nothing_is_lost_between_many_workers_and_readers() -> None:
-    buckets = Samples((1.0,))
-    rounds = 5 * AT_ONCE
-
-    def work() -> None:
-        for _ in range(rounds):
-            buckets.record(0.5, 2.0)
-
-    with tight_switching():
-        calls = [Background(work) for _ in range(4)]
-        while not all(call.over.is_set() for call in calls):
-            buckets.amounts()
-    found = buckets.amounts()
-    assert found["ebbpool.task.wait.duration", "", "1.0"] == 4 * rounds
-    assert found["ebbpool.task.run.duration", "", "+Inf"] == 4 * rounds
+def test_of_a_flood_so_many_samples_are_kept() -> None:
+    with AdaptiveExecutor(1, "flood") as pool:
+        source = Source(1)
+        for future in [pool.submit(int) for _ in range(MOST + 10)]:
+            future.result(TIMEOUT)
+        wait_for_idle(pool)
+        assert [label for label, _ in source.take()].count("flood") == MOST
+        pool.submit(int).result(TIMEOUT)
+        wait_for_idle(pool)
+        assert [label for label, _ in source.take()].count("flood") == 1
 
 
 def test_a_worker_never_waits_for_a_reader() -> None:
-    buckets, thinned = Samples((1.0,)), Samples()
-
-    def record() -> None:
-        for _ in range(AT_ONCE + 10):
-            buckets.record(0.5, 0.5)
-        for _ in range(MOST + 10):
-            thinned.record(0.5, 0.5)
-
-    with source._turn:
-        Background(record).join()
-    assert buckets.amounts()["ebbpool.task.wait.duration", "", "1.0"] == AT_ONCE + 10
-
-
-def test_a_flood_is_thinned_evenly() -> None:
-    thinned = Samples()
-    flood = 10 * MOST
-    for number in range(flood):
-        thinned.record(number, 0.0)
-    kept = [waited for waited, _ in thinned.take()]
-    assert MOST / 2 <= len(kept) <= MOST
-    assert abs(sum(kept) / len(kept) - flood / 2) < flood / 20
-    assert thinned.take() == []
-    thinned.record(1.0, 2.0)
-    assert thinned.take() == [(1.0, 2.0)]
+    with AdaptiveExecutor(1, "free") as pool:
+        reader = Source(1)
+        with source._turn:
+            assert pool.submit(int).result(TIMEOUT) == 0
+            wait_for_idle(pool)
+        assert [label for label, _ in reader.take()].count("free") == 1
 
 
 def test_names_keep_the_rules_of_promtool() -> None:
@@ -114,7 +81,7 @@ def test_it_works_in_a_forked_child() -> None:
         from ebbpool._metrics import source
         from ebbpool.prometheus import PoolCollector
         registry = CollectorRegistry()
-        PoolCollector(sample=1, registry=registry)
+        registry.register(PoolCollector(sample=1))
         held, forked = threading.Event(), threading.Event()
         def hold():
             with source._turn:
@@ -138,7 +105,7 @@ DONE = ("ebbpool.task.submissions", "", "")
 
 
 def test_the_last_tasks_of_a_pool_are_shown_once_more() -> None:
-    source = Source(None, 1, BUCKETS, last=True)
+    source = Source(1, last=True)
     for _ in range(2):
         pool = AdaptiveExecutor(thread_name_prefix="brief")
         assert source.read()["brief"][DONE] == 0
@@ -148,13 +115,12 @@ def test_the_last_tasks_of_a_pool_are_shown_once_more() -> None:
         found = source.read()["brief"]
         assert found[DONE] == 10
         assert found["ebbpool.thread.exits", "", ""] == found["ebbpool.thread.starts", "", ""]
-        runs = [number for key, number in found.items() if "run.duration" in key[0] and key[2] != "sum"]
-        assert sum(runs) == 10
+        assert [pool for pool, _ in source.take()] == 10 * ["brief"]
         assert "brief" not in source.read()
 
 
 def test_counters_of_a_name_go_on_if_another_pool_has_it_by_the_next_reading() -> None:
-    source = Source(None)
+    source = Source()
     for ended in range(1, 4):
         with AdaptiveExecutor(thread_name_prefix="heir") as pool:
             pool.submit(int).result(TIMEOUT)
@@ -166,7 +132,7 @@ def test_counters_of_a_name_go_on_if_another_pool_has_it_by_the_next_reading() -
 
 
 def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
-    source = Source(None, last=True)
+    source = Source(last=True)
     pool = AdaptiveExecutor(thread_name_prefix="forgotten")
     with Gate() as gate:
         gate.hold(pool)
@@ -187,7 +153,7 @@ def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
 @pytest.mark.parametrize("known", [True, False])
 def test_a_read_that_fails_loses_nothing_of_a_pool_that_ends_meanwhile(known: bool) -> None:
     with AdaptiveExecutor(1, "odd") as odd:
-        source = Source(None, last=True)
+        source = Source(last=True)
         pool = AdaptiveExecutor(1, "ends")
         pool.submit(int).result(TIMEOUT)
         if known:

@@ -185,14 +185,12 @@ def switches(pool: AdaptiveExecutor) -> None:
 
 
 def metrics() -> None:
-    pool = AdaptiveExecutor()
-    collector = PoolCollector([pool], sample=1 / 64, buckets=(0.1, 1, 10), registry=REGISTRY)
+    collector = PoolCollector(sample=1 / 64, buckets=(0.1, 1, 10))
     REGISTRY.register(PoolCollector())
     collector.close()
-    PoolCollector(pool)  # type: ignore[arg-type]
     PoolCollector(sample="1/64")  # type: ignore[arg-type]
 
-    with ebbpool.opentelemetry.instrument(get_meter_provider(), pools=[pool], sample=1) as instrumentation:
+    with ebbpool.opentelemetry.instrument(get_meter_provider(), sample=1) as instrumentation:
         assert_type(instrumentation, ebbpool.opentelemetry.Instrumentation)
     assert_type(ebbpool.opentelemetry.instrument().uninstrument(), None)
     ebbpool.opentelemetry.instrument(REGISTRY)  # type: ignore[arg-type]

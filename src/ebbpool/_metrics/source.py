@@ -5,35 +5,24 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from ebbpool._core.accel import Pool
-from ebbpool._metrics.table import GROWING, HISTOGRAMS, Amounts, add, amounts, label_of
+from ebbpool._metrics.table import GROWING, Amounts, add, amounts, label_of
 from ebbpool._pool import lifecycle
 from ebbpool.executor import AdaptiveExecutor
 
-Record: TypeAlias = Callable[[float, float], object]
-
-BUCKETS: Final = (
-    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
-    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
-)
-"""Upper bounds in seconds: from a tenth of a millisecond to a minute."""
-AT_ONCE: Final = 1024
-"""How many samples a worker may leave before one of them sorts them in."""
 MOST: Final = 4096
-"""How many samples of a pool are kept for one collection where they cannot be sorted in by a worker."""
+"""How many samples of a pool are kept for one collection, the last ones."""
 
-# Re-entrant: who reads the metrics of pools reads their samples, too.
+# Re-entrant: who reads the metrics of pools may observe new ones.
 _turn = threading.RLock()
 """Who holds it reads or changes what is known of pools."""
-_observers: Final[WeakKeyDictionary[Any, dict[Record, int]]] = WeakKeyDictionary()
+_observers: Final[WeakKeyDictionary[Any, dict[_Seen, int]]] = WeakKeyDictionary()
 """Who is told of one in how many tasks, by the crew of the pool."""
 
 
@@ -46,24 +35,12 @@ def _after_fork() -> None:
 lifecycle.after_fork(_after_fork)
 
 
-def checked(pools: Any, sample: Any, buckets: Any) -> tuple[list[Any] | None, int, tuple[float, ...]]:
-    """Return the pools, the n of a sample of 1/n (0 for None), and the upper bounds of the buckets without infinity."""
-    chosen: list[Any] | None = None
-    if pools is not None:
-        chosen = list(pools) if isinstance(pools, Iterable) else [None]
-        if not all(isinstance(pool, AdaptiveExecutor) for pool in chosen):
-            raise TypeError(f"pools must be a list of AdaptiveExecutors, such as [pool], not {pools!r}")
-    bounds = _bounds_of(buckets)
-    if sample is None and buckets is not None:
-        raise ValueError(f"buckets={buckets!r} needs a sample, such as sample=1/64")
-    return chosen, _one_in(sample), bounds
-
-
-def _one_in(sample: Any) -> int:
+def one_in(sample: Any) -> int:
+    """Return the n of a sample of 1/n of the tasks; 0 for None."""
     if sample is None:
         return 0
     try:
-        share = float(_no_text(sample))
+        share = float(no_text(sample))
     except (TypeError, OverflowError):
         raise TypeError(f"sample must be a share of the tasks such as 1/64, not {sample!r}") from None
     if not 2**-31 < share <= 1:
@@ -71,103 +48,10 @@ def _one_in(sample: Any) -> int:
     return round(1 / share)
 
 
-def _bounds_of(buckets: Any) -> tuple[float, ...]:
-    if buckets is None:
-        return BUCKETS
-    try:
-        bounds = tuple(map(float, _no_text(buckets)))
-    except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"buckets must be upper bounds in seconds, not {buckets!r}") from None
-    if bounds and bounds[-1] == math.inf:
-        bounds = bounds[:-1]
-    if not bounds or not all(0 < bound < above for bound, above in itertools.pairwise((*bounds, math.inf))):
-        raise ValueError(f"buckets must be upper bounds in seconds, above 0 and ascending, not {buckets!r}")
-    return bounds
-
-
-def _no_text(value: Any) -> Any:
+def no_text(value: Any) -> Any:
     if isinstance(value, (bool, str, bytes)):
         raise TypeError("text, or a truth value, for a number")
     return value
-
-
-def _observe(crew: Any, every: int, record: Record) -> None:
-    """Have `record(seconds waited, seconds run)` called after one in `every` tasks of a pool; for 0 no more."""
-    with _turn:
-        observers = {other: n for other, n in (_observers.get(crew, {}) | {record: every}).items() if n}
-        _observers[crew] = observers
-        # 0 if there are none.
-        common = math.gcd(*observers.values())
-        turns = itertools.count(common, common)
-
-        def tell(waited: float, ran: float) -> None:
-            turn = next(turns)
-            for other, n in observers.items():
-                if turn % n == 0:
-                    other(waited, ran)
-
-        crew.pool.observe(common, tell if observers else None)
-
-
-class Samples:
-    """How long sampled tasks of one pool took.
-
-    Workers sort the samples into buckets, with these upper bounds. Without bounds all are kept until they are taken or,
-    of a flood, an even share.
-    """
-
-    def __init__(self, bounds: tuple[float, ...] | None = None) -> None:
-        self._kept: deque[tuple[float, float]] = deque()
-        self._most = MOST if bounds is None else AT_ONCE
-        self._stride = 1
-        self._turns = itertools.count(1)
-        self._bounds = () if bounds is None else (*bounds, math.inf)
-        self._counts = [[0] * len(self._bounds) for _ in HISTOGRAMS]
-        self._sums = [0.0 for _ in HISTOGRAMS]
-
-    def record(self, waited: float, ran: float) -> None:
-        """Note one sample; in the worker's thread, which never waits here."""
-        if next(self._turns) % self._stride:
-            return
-        self._kept.append((waited, ran))
-        if len(self._kept) >= self._most and (lock := _turn).acquire(False):
-            try:
-                if self._bounds:
-                    self._sort()
-                elif len(self._kept) >= self._most:
-                    self._thin()
-            finally:
-                lock.release()
-
-    def _thin(self) -> None:
-        self._stride *= 2
-        for _ in range(len(self._kept) // 2):
-            self._kept.popleft()
-            self._kept.append(self._kept.popleft())
-
-    def _sort(self) -> None:
-        for _ in range(len(self._kept)):
-            for place, seconds in enumerate(self._kept.popleft()):
-                self._counts[place][bisect_left(self._bounds, seconds)] += 1
-                self._sums[place] += seconds
-
-    def take(self) -> list[tuple[float, float]]:
-        with _turn:
-            self._stride = 1
-            return [self._kept.popleft() for _ in range(len(self._kept))]
-
-    def amounts(self) -> Amounts:
-        """Return how many are in each bucket, and how long they took in all; nothing where there are no buckets."""
-        if not self._bounds:
-            return {}
-        found: Amounts = {}
-        with _turn:
-            self._sort()
-            for metric, counts, total in zip(HISTOGRAMS, self._counts, self._sums, strict=True):
-                for bound, count in zip(self._bounds, counts, strict=True):
-                    found[metric.name, "", "+Inf" if bound == math.inf else repr(bound)] = count
-                found[metric.name, "", "sum"] = total
-        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,36 +60,45 @@ class _Seen:
 
     label: str
     pool: Pool
-    samples: Samples
+    samples: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST))
+    """How long tasks waited and ran."""
 
     def read(self, owner: AdaptiveExecutor | None) -> Amounts:
         """Return the metrics; without the executor, what has been counted."""
         if owner is None:
-            found = amounts(SimpleNamespace(**self.pool.counts()), [], counters_only=True)
-        else:
-            found = amounts(owner.stats(), [(label_of(lane.name), lane.stats()) for lane in owner.lanes()])
-        return found | self.samples.amounts()
+            return amounts(SimpleNamespace(**self.pool.counts()), [], counters_only=True)
+        return amounts(owner.stats(), [(label_of(lane.name), lane.stats()) for lane in owner.lanes()])
+
+
+def _observe(crew: Any, every: int, seen: _Seen) -> None:
+    """Have one in `every` tasks of a pool measured for `seen`; for 0 no more."""
+    with _turn:
+        observers = {other: n for other, n in (_observers.get(crew, {}) | {seen: every}).items() if n}
+        _observers[crew] = observers
+        # 0 if there are none.
+        common = math.gcd(*observers.values())
+        turns = itertools.count(common, common)
+        # Not `seen` itself, which would be a cycle: it holds the pool, which holds `tell`.
+        kept = [(other.samples, n) for other, n in observers.items()]
+
+        def tell(waited: float, ran: float) -> None:
+            turn = next(turns)
+            for samples, n in kept:
+                if turn % n == 0:
+                    samples.append((waited, ran))
+
+        crew.pool.observe(common, tell if observers else None)
 
 
 class Source:
-    """The metrics of these pools, or of all that there are when they are read; it keeps no executor alive.
+    """The metrics of all pools that there are when they are read; it keeps no executor alive.
 
-    One in `every` task is measured, none if that is 0, and sorted into buckets or, without `bounds`, left to `take`.
-    With `last` a pool that has ended is shown once more, for its last counts. Counters of a label go on for as long as
-    a pool has it.
+    One in `every` task is measured, none if that is 0, and left to `take`. With `last` a pool that has ended is shown
+    once more, for its last counts. Counters of a label go on for as long as a pool has it.
     """
 
-    def __init__(
-        self,
-        pools: Iterable[AdaptiveExecutor] | None,
-        every: int = 0,
-        bounds: tuple[float, ...] | None = None,
-        last: bool = False,
-    ) -> None:
-        # A dictionary for its order.
-        self._chosen = None if pools is None else WeakKeyDictionary({pool._crew: None for pool in pools})
+    def __init__(self, every: int = 0, last: bool = False) -> None:
         self._every = every
-        self._bounds = bounds
         self._known: WeakKeyDictionary[Any, _Seen] = WeakKeyDictionary()
         self._last = last
         self._shown: dict[_Seen, Amounts] = {}
@@ -216,16 +109,15 @@ class Source:
 
     def _in_view(self) -> dict[_Seen, Any]:
         """Return the pools with their executors, None for a collected one; sample the tasks of those that are new."""
-        crews = lifecycle.in_view() if self._chosen is None else [(crew, crew.owner()) for crew in list(self._chosen)]
         found: dict[_Seen, Any] = {}
-        for crew, owner in crews:
+        for crew, owner in lifecycle.in_view():
             if owner is None and not crew.pool.headcount:
                 continue
             seen = self._known.get(crew)
             if seen is None:
-                seen = self._known[crew] = _Seen(label_of(crew.name), crew.pool, Samples(self._bounds))
+                seen = self._known[crew] = _Seen(label_of(crew.name), crew.pool)
                 if self._every and not self._closed:
-                    _observe(crew, self._every, seen.samples.record)
+                    _observe(crew, self._every, seen)
             found[seen] = owner
         return found
 
@@ -253,10 +145,11 @@ class Source:
     def take(self) -> list[tuple[str, tuple[float, float]]]:
         """Return the samples since the last time: the label of their pool, and how long a task has waited and run."""
         with _turn:
-            return [(seen.label, sample) for seen in list(self._known.values()) for sample in seen.samples.take()]
+            known = list(self._known.values())
+            return [(seen.label, seen.samples.popleft()) for seen in known for _ in range(len(seen.samples))]
 
     def close(self) -> None:
         with _turn:
             self._closed = True
             for crew, seen in list(self._known.items()):
-                _observe(crew, 0, seen.samples.record)
+                _observe(crew, 0, seen)

@@ -11,7 +11,7 @@ Kind: TypeAlias = Literal["counter", "level", "longest", "histogram"]
 
 Amounts: TypeAlias = dict[tuple[str, str, str], float]
 """The metrics of one pool: a number for the name of each metric, the lane ("" for none) and the value of the metric's
-label ("" for none). Of a histogram that value is the upper bound of a bucket, or "sum"."""
+label ("" for none)."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,17 @@ METRICS: Final = (
     Metric("ebbpool.lane.queue.oldest_wait", "longest", "oldest_wait", "How long the oldest of these has waited."),
 )
 
+BUCKETS: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+"""Upper bounds in seconds: from a tenth of a millisecond to a minute."""
 HISTOGRAMS: Final = (
     Metric("ebbpool.task.wait.duration", "histogram", lambda _: {}, "How long sampled tasks waited."),
     Metric("ebbpool.task.run.duration", "histogram", lambda _: {}, "How long sampled tasks ran."),
 )
-BY_NAME: Final = {metric.name: metric for metric in (*METRICS, *HISTOGRAMS)}
-GROWING: Final = frozenset(metric.name for metric in BY_NAME.values() if metric.kind in ("counter", "histogram"))
+BY_NAME: Final = {metric.name: metric for metric in METRICS}
+GROWING: Final = frozenset(metric.name for metric in BY_NAME.values() if metric.kind == "counter")
 """The names of the metrics that only grow."""
 
 

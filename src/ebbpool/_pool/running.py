@@ -1,22 +1,19 @@
-"""What runs right now: each task of a pool, with its name, its age and its place; and all pools, as text."""
+"""What runs right now: each task of a pool, with its name, its age and its place."""
 
 from __future__ import annotations
 
 import functools
-import os
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from contextlib import _GeneratorContextManager
 from contextvars import Context
 from dataclasses import dataclass
 from types import CodeType, GeneratorType, ModuleType
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
-from ebbpool._checks import text_file
 from ebbpool._clock import monotonic
 from ebbpool._core.accel import Pool
 from ebbpool._frames import stacks as stacks_of
-from ebbpool._pool import lifecycle
 
 OVER: Final = "a call that is over"  # the name of a task whose function has been let go of; its callbacks may run
 CALLERS: Final = ("ebbpool.", "starlette.concurrency", "fastapi.telemetry")
@@ -150,56 +147,3 @@ def _module_of(generator: Any) -> str | None:
         if type(module) is ModuleType and vars(module).get("__file__") == path:
             return name
     return None
-
-
-def dump(file: TextIO | None = None) -> None:
-    """Write the figures of all pools and lanes, what runs in them, and the stack of each task.
-
-    The names of the threads that belong to no pool come last.
-    A pool that has been shut down is among them for as long as it has threads.
-
-    Args:
-        file: An open text file; None for `sys.stderr`.
-
-    Raises:
-        TypeError: `file` has no `write`.
-        OSError: It cannot be written to.
-    """
-    text = "\n".join(_lines()) + "\n"
-    out: TextIO = text_file("file", sys.stderr if file is None else file)
-    out.write(text)
-    out.flush()
-
-
-def _lines() -> Iterator[str]:
-    pools = lifecycle.in_view()
-    yield f"ebbpool: {len(pools)} pool{'' if len(pools) == 1 else 's'} in process {os.getpid()}"
-    for crew, executor in pools:
-        if executor is None:
-            yield f"pool {crew.name!r}: its executor has been collected"
-            continue
-        # A subclass may do what it likes; it must not keep the others from being seen.
-        try:
-            yield from list(_pool(executor, bool(crew.pool.closed)))
-        except Exception as error:
-            yield f"pool {crew.name!r}: cannot be looked at: {error!r}"
-    yield "threads of no pool: " + ", ".join(map(repr, lifecycle.others()))
-
-
-def _pool(executor: Any, closed: bool) -> Iterator[str]:
-    stats = executor.stats()
-    ending = " (shut down)" if closed else ""
-    yield (
-        f"pool {stats.name!r}{ending}: {stats.workers} of at most {stats.max_workers} threads "
-        f"({stats.idle} idle, {stats.running} running, {stats.blocked} of these blocked"
-        + (f", {stats.abandoned} abandoned" if stats.abandoned else "")
-        + f"), {stats.queued} waiting"
-        + (f", the oldest for {stats.oldest_wait:.1f} s" if stats.queued else "")
-        + (f"; {stats.expired} waited for too long and were not run" if stats.expired else "")
-        + (f"; {stats.last_decision}" if stats.last_decision else "")
-    )
-    for lane in executor.lanes():
-        share = lane.stats()
-        yield f"  lane {share.name!r}: {share.running} of at most {share.limit} running, {share.queued} waiting"
-    for task in executor.running(stacks=True):
-        yield from (f"  {line}" for line in described(task).splitlines())
