@@ -27,7 +27,11 @@ if not cython.compiled:
 _Standard = thread.ThreadPoolExecutor
 _own: Any = _Standard.submit
 """The standard library's `ThreadPoolExecutor.submit`; None if a tool had replaced it before this import."""
-if type(_own) is not FunctionType or "cannot schedule new futures after shutdown" not in _own.__code__.co_consts:
+if (
+    type(_own) is not FunctionType
+    or _own.__globals__ is not vars(thread)
+    or "cannot schedule new futures after shutdown" not in _own.__code__.co_consts
+):
     _own = None
 _own_code: Any = _own and _own.__code__
 
