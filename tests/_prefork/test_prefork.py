@@ -144,6 +144,18 @@ def test_a_signal_is_heard_although_it_does_not_interrupt_the_wait(tmp_path: Pat
         assert running.stop() == STOPPED
 
 
+def test_an_event_loop_in_a_child_finds_no_other_that_signals_wake(tmp_path: Path) -> None:
+    script = """
+    def serve(child):
+        tell("woken", descriptor=state()[1])
+        child.ready()
+        child.stopping.wait()
+    """
+    with site(tmp_path, "serve, processes=1", script) as running:
+        assert running.await_event("woken")["descriptor"] == "-1"
+        assert running.stop() == STOPPED
+
+
 def test_a_child_that_stopped_to_run_is_replaced_unless_the_whole_program_was_stopped(tmp_path: Path) -> None:
     with site(tmp_path, "heartbeat_timeout=2.5") as running:
         children = running.children()

@@ -69,7 +69,8 @@ class Child:
         self._deadline = math.inf
         # Not SIG_IGN, which programs that this process starts would inherit.
         self._signals = OwnSignals(set(FROM_THE_PARENT) - {signal.SIGQUIT}, self._forsake)
-        self._signals.install()
+        # The main thread belongs to the program, whose event loop may be woken by signals in its own way.
+        self._signals.install(wakes=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
         self._attendant = threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True)
         self._attendant.start()
