@@ -389,6 +389,21 @@ def test_jobs_for_later_are_listed_oldest_first_cancelled_and_dropped() -> None:
     assert not pool.delayed and not pool.scheduled
 
 
+@pytest.mark.parametrize(
+    "submit",
+    [
+        lambda pool: pool.submit,
+        lambda pool: pool.submit_first,
+        lambda pool: functools.partial(pool.submit_later, 0),
+        lambda pool: functools.partial(pool.submit_at, time.time() + 0.01, 0),
+        lambda pool: functools.partial(pool.schedule, 0),
+    ],
+)
+def test_a_job_may_have_a_keyword_argument_called_done_callback(pool: Pool, submit: Any) -> None:
+    assert submit(pool)(same, 1, done_callback=2).result(TIMEOUT) == (1, {"done_callback": 2})
+    assert list(pool.done) == [(1, {"done_callback": 2})]
+
+
 def test_a_schedule_repeats_until_it_is_cancelled_and_reports_each_failure_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
