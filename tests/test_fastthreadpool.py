@@ -320,6 +320,7 @@ def test_wait_idle_waits_for_jobs_callbacks_and_the_jobs_that_these_submit() -> 
         (lambda pool: Pool("4"), TypeError, "max_children"),
         (lambda pool: Pool(1, 2), TypeError, "child_name_prefix"),
         (lambda pool: Pool(init_callback=1), TypeError, "init_callback"),
+        (lambda pool: Pool(init_args=1), TypeError, "init_args"),
         (lambda pool: Pool(finish_callback=1), TypeError, "finish_callback"),
         (lambda pool: Pool(done_callback=1), TypeError, "done_callback"),
         (lambda pool: Pool(failed_callback=1), TypeError, "failed_callback"),

@@ -153,6 +153,8 @@ class Pool:
         finish = optional_callable("finish_callback", finish_callback)
         prepare = None if init_callback is None else lambda *args: init_callback(threading.current_thread(), *args)
         name = child_name_prefix or f"ThreadPool{id(self)}"
+        if not isinstance(init_args, Iterable | None):
+            raise TypeError(f"init_args must be an iterable or None, not {init_args!r}")
         self._build = partial(
             AdaptiveExecutor, self.max_children, name, prepare, tuple(init_args or ()), finalizer=finish, daemon=True
         )
