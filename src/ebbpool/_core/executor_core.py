@@ -231,7 +231,7 @@ class ExecutorCore:
         if lane is None and self._pool.runs_here():
             # The loop's worker waits for the call, which must not wait for a worker.
             lane = mailbox.lane
-            if lane is None or lane.pool is not self._pool:
+            if lane is None or lane.pool is not self._pool or lane.limit != self._pool.ceiling:
                 lane = mailbox.lane = LaneCore(self._pool, self._pool.ceiling, True, True)
         call._lane = lane
         call._abandoned = 0.0
