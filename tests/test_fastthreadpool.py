@@ -320,6 +320,7 @@ def test_wait_idle_waits_for_jobs_callbacks_and_the_jobs_that_these_submit() -> 
         (lambda pool: Pool("4"), TypeError, "max_children"),
         (lambda pool: Pool(1, 2), TypeError, "child_name_prefix"),
         (lambda pool: Pool(init_callback=1), TypeError, "init_callback"),
+        (lambda pool: Pool(init_args=1), TypeError, "init_args"),
         (lambda pool: Pool(finish_callback=1), TypeError, "finish_callback"),
         (lambda pool: Pool(done_callback=1), TypeError, "done_callback"),
         (lambda pool: Pool(failed_callback=1), TypeError, "failed_callback"),
@@ -387,6 +388,21 @@ def test_jobs_for_later_are_listed_oldest_first_cancelled_and_dropped() -> None:
         timer = pool.schedule(LONG, same)
     assert late.cancelled() and not timer.active and len(pool.done) == 1
     assert not pool.delayed and not pool.scheduled
+
+
+@pytest.mark.parametrize(
+    "submit",
+    [
+        lambda pool: pool.submit,
+        lambda pool: pool.submit_first,
+        lambda pool: functools.partial(pool.submit_later, 0),
+        lambda pool: functools.partial(pool.submit_at, time.time() + 0.01, 0),
+        lambda pool: functools.partial(pool.schedule, 0),
+    ],
+)
+def test_a_job_may_have_a_keyword_argument_called_done_callback(pool: Pool, submit: Any) -> None:
+    assert submit(pool)(same, 1, done_callback=2).result(TIMEOUT) == (1, {"done_callback": 2})
+    assert list(pool.done) == [(1, {"done_callback": 2})]
 
 
 def test_a_schedule_repeats_until_it_is_cancelled_and_reports_each_failure_once(

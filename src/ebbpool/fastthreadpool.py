@@ -16,7 +16,7 @@ from inspect import isgeneratorfunction
 from itertools import repeat
 from math import inf
 from types import GeneratorType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from ebbpool import sync
@@ -153,6 +153,8 @@ class Pool:
         finish = optional_callable("finish_callback", finish_callback)
         prepare = None if init_callback is None else lambda *args: init_callback(threading.current_thread(), *args)
         name = child_name_prefix or f"ThreadPool{id(self)}"
+        if not isinstance(init_args, Iterable | None):
+            raise TypeError(f"init_args must be an iterable or None, not {init_args!r}")
         self._build = partial(
             AdaptiveExecutor, self.max_children, name, prepare, tuple(init_args or ()), finalizer=finish, daemon=True
         )
@@ -201,12 +203,11 @@ class Pool:
 
     def submit_later(self, delay: float, fn: Job, *args: Any, **kwargs: Any) -> Future[Any]:
         """Queue a job `delay` seconds from now; return its `Future`, which `cancel` takes as `timer`."""
-        return self.submit_done_later(delay, fn, self._sink, *args, **kwargs)
+        return cast("Future[Any]", self._at("delay", delay, 0, self._sink, fn, args, kwargs))
 
     def submit_done_later(self, delay: float, fn: Job, done_callback: Sink, *args: Any, **kwargs: Any) -> Future[Any]:
         """Do what `submit_later` does, with a `done_callback`."""
-        future: Future[Any] = self._at("delay", delay, 0, done_callback, fn, args, kwargs)
-        return future
+        return cast("Future[Any]", self._at("delay", delay, 0, done_callback, fn, args, kwargs))
 
     def submit_at(self, _runat: Moment, interval: float, fn: Job, *args: Any, **kwargs: Any) -> Timer:
         """Queue a job at a time of the wall clock, and again every `interval` seconds if that is not 0.
@@ -214,30 +215,24 @@ class Pool:
         `_runat` is in seconds as of `time.time`, or a local `time.struct_time`, and not in the past. Setting the wall
         clock after this call changes nothing. Returns what `schedule` does.
         """
-        return self.submit_done_at(_runat, interval, fn, self._sink, *args, **kwargs)
+        return self._at("_runat", _runat, interval, self._sink, fn, args, kwargs)
 
     def submit_done_at(
         self, _runat: Moment, interval: float, fn: Job, done_callback: Sink, *args: Any, **kwargs: Any
     ) -> Timer:
         """Do what `submit_at` does, with a `done_callback`."""
-        moment = time.mktime(_runat) if isinstance(_runat, time.struct_time) else time_limit("_runat", _runat)
-        delay = moment - time.time()
-        if delay < 0:
-            raise ValueError(f"_runat must be in the future, not {_runat!r}, which was {-delay:g} s ago")
-        timer: Timer = self._at("_runat", delay, interval, done_callback, fn, args, kwargs)
-        return timer
+        return self._at("_runat", _runat, interval, done_callback, fn, args, kwargs)
 
     def schedule(self, interval: float, fn: Job, *args: Any, **kwargs: Any) -> Timer:
         """Queue a job every `interval` seconds, first after that time; once if `interval` is 0.
 
         Returns a `ScheduledTask`, which says when it runs, or the `Future` of a job that runs once; for `cancel`.
         """
-        return self.schedule_done(interval, fn, self._sink, *args, **kwargs)
+        return self._at("interval", interval, interval, self._sink, fn, args, kwargs)
 
     def schedule_done(self, interval: float, fn: Job, done_callback: Sink, *args: Any, **kwargs: Any) -> Timer:
         """Do what `schedule` does, with a `done_callback`."""
-        timer: Timer = self._at("interval", interval, interval, done_callback, fn, args, kwargs)
-        return timer
+        return self._at("interval", interval, interval, done_callback, fn, args, kwargs)
 
     def map(
         self, fn: Job, itr: Iterable[Any], done_callback: Sink = True, direct: bool = True, unpack_args: Any = None
@@ -282,13 +277,19 @@ class Pool:
         self._numbered[job_id] = self._enter(enter, self._run, sink, job_id, fn, args, kwargs)
         return job_id
 
-    def _at(self, name: str, first: float, interval: float, sink: Sink, fn: Job, args: Any, kwargs: Any) -> Any:
+    def _at(self, name: str, when: Moment, interval: float, sink: Sink, fn: Job, args: Any, kwargs: Any) -> Timer:
         self._check(fn, sink)
-        first, interval = time_limit(name, first), time_limit("interval", interval)
-        if interval > 0:
-            enter = partial(self._executor.schedule, interval, first=first)
-            return self._enter(enter, self._run_quietly, sink, None, fn, args, kwargs)
-        return self._enter(self._executor.submit_later, first, self._run, sink, None, fn, args, kwargs)
+        first = time.mktime(when) if isinstance(when, time.struct_time) else time_limit(name, when)
+        if name == "_runat":
+            first -= time.time()
+            if first < 0:
+                raise ValueError(f"_runat must be in the future, not {when!r}, which was {-first:g} s ago")
+        enter: Job = partial(self._executor.submit_later, first)
+        run: Job = self._run
+        if time_limit("interval", interval) > 0:
+            enter, run = partial(self._executor.schedule, interval, first=first), self._run_quietly
+        timer: Timer = self._enter(enter, run, sink, None, fn, args, kwargs)
+        return timer
 
     def _enter(self, enter: Job, *job: Any) -> Any:
         try:

@@ -314,3 +314,15 @@ def test_a_loop_in_a_worker_has_threads_of_its_own_for_its_calls(most: int) -> N
 
         futures = [pool.submit(outer, 2) for _ in range(most)]
         assert [future.result(TIMEOUT) for future in futures] == [27] * most
+
+
+def test_a_loop_in_a_worker_has_as_many_threads_for_its_calls_as_its_pool_may_have_by_then() -> None:
+    with AdaptiveExecutor(1) as pool:
+
+        async def main() -> None:
+            await pool.run(int)
+            pool.resize(max_workers=4)
+            meeting = threading.Barrier(4)
+            await asyncio.gather(*[pool.run(meeting.wait, TIMEOUT) for _ in range(4)])
+
+        pool.submit(asyncio.run, main()).result(2 * TIMEOUT)

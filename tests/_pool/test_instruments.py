@@ -81,6 +81,18 @@ def rewritten(wrap: Callable[[Any], Any]) -> Iterator[None]:
         del STANDARD.__globals__["_test_submit"]
 
 
+def copied(wrap: Callable[[Any], Any]) -> Any:
+    """Do what `replaced` does with a tool's own copy of the standard `submit`, which raises the same errors."""
+    submit = wrap(STANDARD)
+
+    def own_submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if self._shutdown:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        return submit(self, fn, *args, **kwargs)
+
+    return replaced(lambda _: own_submit)
+
+
 @pytest.fixture(params=[replaced, rewritten])
 def put(request: pytest.FixtureRequest) -> Any:
     """How a wrapper is put in the place of the standard `submit`."""
@@ -115,7 +127,7 @@ def test_a_wrapper_is_noticed_whenever_it_comes_and_goes(put: Any) -> None:
             assert not instrumented()
 
 
-@pytest.mark.parametrize("way", ["replaced", "rewritten"])
+@pytest.mark.parametrize("way", ["replaced", "rewritten", "copied"])
 def test_a_wrapper_that_came_before_the_import_is_noticed_and_may_go(way: str) -> None:
     script = f"""
         with {way}(carrying):
@@ -126,7 +138,7 @@ def test_a_wrapper_that_came_before_the_import_is_noticed_and_may_go(way: str) -
         with AdaptiveExecutor(1) as pool:
             print(pool.submit(carried).result(20), pool.submit(int, "7").result(20))
     """
-    tool = "\n".join(map(inspect.getsource, (carried, carrying, replaced, rewritten)))
+    tool = "\n".join(map(inspect.getsource, (carried, carrying, replaced, rewritten, copied)))
     prelude = """
         from __future__ import annotations
         import threading, types

@@ -197,6 +197,18 @@ def test_a_signal_is_heard_although_it_does_not_interrupt_the_wait(tmp_path: Pat
         assert running.stop() == STOPPED
 
 
+def test_an_event_loop_in_a_child_finds_no_other_that_signals_wake(tmp_path: Path) -> None:
+    script = """
+    def serve(child):
+        tell("woken", descriptor=state()[1])
+        child.ready()
+        child.stopping.wait()
+    """
+    with site(tmp_path, "serve, processes=1", script) as running:
+        assert running.await_event("woken")["descriptor"] == "-1"
+        assert running.stop() == STOPPED
+
+
 def test_a_child_that_stopped_to_run_is_replaced_unless_the_whole_program_was_stopped(tmp_path: Path) -> None:
     with site(tmp_path, "heartbeat_timeout=2.5") as running:
         children = running.children()
@@ -274,6 +286,28 @@ def test_a_child_that_does_not_stop_ends_at_the_deadline(tmp_path: Path, parent_
         if parent_lives:
             running.await_event("child_exited", number=0, exitcode=-9)
             assert running.status() == UNFINISHED
+
+
+def test_a_child_without_a_parent_ends_although_nobody_reads_what_it_writes(tmp_path: Path) -> None:
+    script = """
+    import contextlib
+
+    def serve(child):
+        ends = os.pipe()
+        os.set_blocking(ends[1], False)
+        for size in (4096, 1):
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(ends[1], b"." * size)
+        os.set_blocking(ends[1], True)
+        os.dup2(ends[1], 2)
+        child.ready()
+        threading.Event().wait()
+    """
+    with site(tmp_path, "serve, graceful_timeout=0.3, processes=1", script) as running:
+        running.child(0)
+        running.signal(signal.SIGKILL)
+        eventually(lambda: nobody_is_left(running.pid))
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGINT), (signal.SIGQUIT,)])

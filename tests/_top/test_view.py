@@ -28,7 +28,7 @@ def lane_of(name: str, **figures: Any) -> dict[str, Any]:
 
 
 def task_of(name: str, seconds: float, **figures: Any) -> dict[str, Any]:
-    odd = dict.fromkeys(("blocked", "abandoned", "away"), False)
+    odd = dict.fromkeys(("blocked", "abandoned"), False)
     fixed = {"lane": None, "thread": f"thread_of_{name}", "native_id": 77, "stack": None}
     return odd | fixed | {"name": name, "seconds": seconds} | figures
 

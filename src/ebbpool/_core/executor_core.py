@@ -27,7 +27,11 @@ if not cython.compiled:
 _Standard = thread.ThreadPoolExecutor
 _own: Any = _Standard.submit
 """The standard library's `ThreadPoolExecutor.submit`; None if a tool had replaced it before this import."""
-if type(_own) is not FunctionType or "cannot schedule new futures after shutdown" not in _own.__code__.co_consts:
+if (
+    type(_own) is not FunctionType
+    or _own.__globals__ is not vars(thread)
+    or "cannot schedule new futures after shutdown" not in _own.__code__.co_consts
+):
     _own = None
 _own_code: Any = _own and _own.__code__
 
@@ -228,7 +232,7 @@ class ExecutorCore:
         if lane is None and self._pool.runs_here():
             # The loop's worker waits for the call, which must not wait for a worker.
             lane = mailbox.lane
-            if lane is None or lane.pool is not self._pool:
+            if lane is None or lane.pool is not self._pool or lane.limit != self._pool.ceiling:
                 lane = mailbox.lane = LaneCore(self._pool, self._pool.ceiling, True, True, max_wait=-1.0)
         call._lane = lane
         call._abandoned = 0.0

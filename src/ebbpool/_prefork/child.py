@@ -69,7 +69,8 @@ class Child:
         self._deadline = math.inf
         # Not SIG_IGN, which programs that this process starts would inherit.
         self._signals = OwnSignals(set(FROM_THE_PARENT) - {signal.SIGQUIT}, self._forsake)
-        self._signals.install()
+        # The main thread belongs to the program, whose event loop may be woken by signals in its own way.
+        self._signals.install(wakes=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FROM_THE_PARENT)
         self._attendant = threading.Thread(target=self._attend, name="ebbpool-prefork", daemon=True)
         self._attendant.start()
@@ -169,9 +170,17 @@ class Child:
         """End this process at the deadline: if the parent is gone, no other process would."""
         while (left := self._deadline + LAST_WORD - monotonic()) > 0:
             time.sleep(min(left, LONGEST_WAIT))
+        try:
+            # In a thread of its own, which ends with the process: what it writes to may have no reader.
+            last = threading.Thread(target=self._tell_late, name="ebbpool-prefork-late", daemon=True)
+            last.start()
+            last.join(LAST_WORD)
+        finally:
+            os._exit(1)
+
+    def _tell_late(self) -> None:
         log(logging.ERROR, "child_overdue", number=self.number, seconds=self._limits.graceful_timeout)
         flush_or_discard(sys.stdout, sys.stderr)
-        os._exit(1)
 
     def _leave(self) -> None:
         # If two threads get here at once, both do the same.

@@ -41,13 +41,15 @@ class OwnSignals(Bell):
         self.numbers = tuple(numbers)
         self.forsake = forsake
         self._before: dict[int, Any] = {}
+        self._wakeup: int | None = None
 
-    def install(self) -> None:
-        """Begin to handle signals. Main thread only."""
+    def install(self, wakes: bool = True) -> None:
+        """Begin to handle signals; any of them `wakes` a main thread that waits for `ear`. Main thread only."""
         _owners.append(self)
         self._before = {number: signal.signal(number, self.note) for number in self.numbers}
-        # A signal that comes just before a wait, or to another thread, does not interrupt it, but this ends it.
-        self._wakeup = signal.set_wakeup_fd(self._rope.fileno(), warn_on_full_buffer=False)
+        if wakes:
+            # A signal that comes just before a wait, or to another thread, does not interrupt it, but this ends it.
+            self._wakeup = signal.set_wakeup_fd(self._rope.fileno(), warn_on_full_buffer=False)
 
     def release(self) -> None:
         """Put back the handlers from before. Main thread only."""
@@ -55,7 +57,7 @@ class OwnSignals(Bell):
         for number, before in self._before.items():
             if signal.getsignal(number) == self.note:
                 signal.signal(number, before or signal.SIG_DFL)
-        if (other := signal.set_wakeup_fd(self._wakeup)) != self._rope.fileno():
+        if self._wakeup is not None and (other := signal.set_wakeup_fd(self._wakeup)) != self._rope.fileno():
             signal.set_wakeup_fd(other)
         self.close()
 
