@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from io import BufferedReader
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -181,21 +180,14 @@ def _encoded(**reply: Any) -> bytes:
     return json.dumps(reply, separators=(",", ":")).encode() + b"\n"
 
 
-def _exchange(connection: socket.socket, requests: BufferedReader) -> bool:
-    """Answer the next request of a client; return whether there was one. What is too long is cut off."""
-    line = requests.readline(LONGEST)
-    if line:
-        connection.sendall(_answer(line.strip()))
-    return bool(line)
-
-
 def answer(connection: socket.socket) -> None:
     """Answer one who has attached to this process, until they leave; in a thread that does nothing else."""
     _leave_signals_to_others()
     _connections.add(connection)
     with connection.makefile("rb") as requests:
-        while _exchange(connection, requests):
-            pass
+        # What is too long is cut off.
+        while line := requests.readline(LONGEST):
+            connection.sendall(_answer(line.strip()))
 
 
 def _leave_signals_to_others() -> None:
@@ -307,14 +299,15 @@ class Listener:
             time.sleep(PATIENCE)
             return
         _connections.add(connection)
-        with connection, contextlib.suppress(OSError), connection.makefile("rb") as requests:
+        with connection, contextlib.suppress(OSError):
             connection.settimeout(PATIENCE)
             # Where the platform does not say whose it is, the mode of the socket's file has to do.
             other = peer(connection)
             if other is not None and other[1] not in (0, os.geteuid()):
                 connection.sendall(_encoded(error="this process belongs to another user"))
-            else:
-                _exchange(connection, requests)
+            elif line := connection.recv(LONGEST):
+                # It comes in one piece: a client that sends a byte now and then would hold up the others.
+                connection.sendall(_answer(line.strip()))
 
 
 def _close_all() -> None:
