@@ -45,6 +45,8 @@ class Echo(Quiet):
     def do_GET(self) -> None:
         self.reply(self.path.encode())
 
+    do_HEAD = do_GET
+
     def do_POST(self) -> None:
         self.reply(self.rfile.read(int(self.headers.get("Content-Length", 0))))
 
