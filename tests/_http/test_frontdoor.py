@@ -274,13 +274,14 @@ def test_connections_leave_descriptors_to_the_handlers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "workers", "most"), [(1000, 100, 900), (1000, None, 744), (100, 100, 50), (-1, 100, math.inf)]
+    ("limit", "workers", "most"), [(1000, 100, 900), (1000, None, 744), (100, 100, 50), (None, 100, math.inf)]
 )
 def test_how_many_descriptors_connections_may_take(
-    limit: int, workers: int | None, most: float, monkeypatch: pytest.MonkeyPatch
+    limit: int | None, workers: int | None, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resource = pytest.importorskip("resource")
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    found = resource.RLIM_INFINITY if limit is None else limit
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (found, found))
     with porter(max_workers=workers) as keeper:
         assert keeper.door._most == most
 
