@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, NoReturn
@@ -63,7 +64,11 @@ class Broken(RuntimeError):
         """Return nothing."""
 
 
-KINDS = [Traceless, Hidden, Posing, Classless, Falsy, Untrue, Equal, Mute, Broken]
+PYPY = sys.implementation.name == "pypy"
+KINDS = [Traceless, Posing, Classless, Falsy, Untrue, Equal, Mute, Broken]
+if not PYPY:
+    # There, to raise one reads its `__traceback__`.
+    KINDS.append(Hidden)
 
 
 def each_in_order(pool: AdaptiveExecutor, call: Callable[..., Any]) -> None:
@@ -142,6 +147,8 @@ WAYS = [
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_very_error_is_raised(way: Callable[..., Any], kind: type[Exception]) -> None:
+    if PYPY and way in (awaited, mapped_from_a_loop, bridged):
+        pytest.skip("the futures of asyncio, which are in Python there, ask the error itself")
     error = kind("no such key")
 
     def call(_: object = None) -> NoReturn:
