@@ -162,12 +162,12 @@ class Pool:
         given = None if isinstance(done_callback, bool) else done_callback
         self._done_callback = optional_callable("done_callback", given)
         self._failed_callback = optional_callable("failed_callback", failed_callback)
-        self._log_level = whole("log_level", log_level or 0, 0)
+        self._log_level, self._done_max = whole("log_level", log_level or 0, 0), whole("done_max", done_max, 0)
         self._result_id, self._exc_stack, self._exc_args = bool(result_id), bool(exc_stack), bool(exc_args)
-        self._done_max = whole("done_max", done_max, 0)
         self.done: deque[Any] = _Bounded(self._done_max) if self._done_max else deque()
         self.failed: deque[Any] = deque()
-        self.done_cnt, self.failed_cnt = Semaphore(0), Semaphore(0)
+        self.done_cnt: Semaphore = Semaphore(0)
+        self.failed_cnt: Semaphore = Semaphore(0)
         self._queues = ((self.done, self.done_cnt), (self.failed, self.failed_cnt))
         self._lock, self._next_id = threading.RLock(), 1
         self._numbered: WeakValueDictionary[int, Future[Any]] = WeakValueDictionary()
