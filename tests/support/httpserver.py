@@ -40,10 +40,12 @@ class Quiet(BaseHTTPRequestHandler):
 
 
 class Echo(Quiet):
-    """Answers GET with the path, and POST with the body."""
+    """Answers GET and HEAD with the path, and POST with the body."""
 
     def do_GET(self) -> None:
         self.reply(self.path.encode())
+
+    do_HEAD = do_GET
 
     def do_POST(self) -> None:
         self.reply(self.rfile.read(int(self.headers.get("Content-Length", 0))))
