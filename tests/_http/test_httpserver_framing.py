@@ -202,6 +202,7 @@ GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
         ("GET", [THREE + b"abc500 evil"], THREE + b"abc", True),
         ("GET", [THREE, b"ab", b"c500", b" evil"], THREE + b"abc", True),
         ("GET", [OK, b"Content-Length: 3\r\n", b"\r\nab", b"cd"], THREE + b"abc", True),
+        ("GET", [b"", *(bytes([each]) for each in THREE + b"abcd")], THREE + b"abc", True),
         ("GET", [GO_ON + THREE + b"abcd"], GO_ON + THREE + b"abc", True),
         ("GET", [THREE, b"ab"], THREE + b"ab", False),
         ("GET", [THREE], THREE, False),

@@ -64,15 +64,32 @@ def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, pr
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits of another process cannot be set there")
 def test_a_parent_without_descriptors_goes_on_and_replaces_the_dead_once_it_can(tmp_path: Path) -> None:
-    with site(tmp_path) as running:
+    script = """
+    import ctypes
+    import subprocess
+
+    def serve_beside_an_orphan(child):
+        if child.number:
+            command = ["sh", "-c", "sleep 1000 >&2 & echo $!"]
+            tell("orphan", its=subprocess.check_output(command, text=True).strip())
+        serve(child)
+
+    if __name__ == "__main__":
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+    """
+    with site(tmp_path, "serve_beside_an_orphan", script) as running:
         first, second = running.children()
+        orphan = running.await_event("orphan")["its"]
         soft, hard = resource.prlimit(running.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (4, hard))
+        os.kill(int(orphan), signal.SIGKILL)
         os.kill(first, signal.SIGKILL)
-        running.await_event("start_failed", number=0)
+        # From the first to the fourth it takes longer than from one look for orphans to the next.
+        running.await_event("start_failed", 4, number=0)
         assert running.ask() == second
         resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (soft, hard))
         running.child(0, 2)
+        eventually(lambda: not Path(f"/proc/{orphan}").exists())
         assert running.stop() == STOPPED
 
 

@@ -300,6 +300,28 @@ def test_nothing_is_touched_in_another_mount_namespace(path: str, top: Top, monk
 
 
 @needs_proc
+def test_a_process_that_a_link_leads_to_is_not_asked(path: str, top: Top) -> None:
+    script = f"import ebbpool.monitor as m; l = m.listen({path!r}); print(flush=True); input()"
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    pipe = subprocess.PIPE
+    with (
+        socket.socket(socket.AF_UNIX) as other,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment()) as process,
+    ):
+        assert process.stdout is not None
+        process.stdout.readline()
+        other.bind(path + "other")
+        other.listen()
+        os.unlink(path)
+        os.symlink(path + "other", path)
+        assert f"process {process.pid} has ended, or no longer listens on" in top.fails(process.pid)
+        connection, _ = other.accept()
+        with connection:
+            assert connection.recv(1) == b""
+        process.communicate("\n")
+
+
+@needs_proc
 @pytest.mark.parametrize("way", ["writable", "below one that is", "of another user"])
 def test_nothing_is_made_where_another_user_may_put_links(
     way: str, monkeypatch: pytest.MonkeyPatch, short_path: Path

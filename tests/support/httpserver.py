@@ -40,7 +40,7 @@ class Quiet(BaseHTTPRequestHandler):
 
 
 class Echo(Quiet):
-    """Answers GET with the path, and POST with the body."""
+    """Answers GET and HEAD with the path, and POST with the body."""
 
     def do_GET(self) -> None:
         self.reply(self.path.encode())

@@ -119,7 +119,7 @@ def measure_response(said: bytes, request: bytes) -> tuple[int, int]:
 
     Of a head that is not whole the length is more than has been said.
     """
-    if not said.startswith(b"HTTP/1.") or len(said) > _LONGEST_HEAD:
+    if not said.startswith(b"HTTP/1."[: len(said)]) or len(said) > _LONGEST_HEAD:
         return 0, ENDLESS
     found = _END.search(said)
     if found is None:

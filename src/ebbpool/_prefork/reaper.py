@@ -56,11 +56,14 @@ def _zombies() -> set[int]:
     with contextlib.suppress(ChildProcessError):
         if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return set()
-    # Process ids in the file system may be those of an outer namespace, and so is that of this process.
-    own, found = os.readlink("/proc/self").encode(), set()
-    for entry in Path("/proc").glob("[0-9]*/status"):
-        with contextlib.suppress(OSError):
-            zombie = _ZOMBIE.search(entry.read_bytes())
-            if zombie is not None and zombie[1] == own:
-                found.add(int(zombie[2]))
+    found: set[int] = set()
+    # Without a file descriptor nothing is found, and the next look finds it.
+    with contextlib.suppress(OSError):
+        # Process ids in the file system may be those of an outer namespace, and so is that of this process.
+        own = os.readlink("/proc/self").encode()
+        for entry in Path("/proc").glob("[0-9]*/status"):
+            with contextlib.suppress(OSError):
+                zombie = _ZOMBIE.search(entry.read_bytes())
+                if zombie is not None and zombie[1] == own:
+                    found.add(int(zombie[2]))
     return found

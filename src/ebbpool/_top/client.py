@@ -26,6 +26,7 @@ class Client:
     def __init__(self, path: str, pid: int | None = None, attached: Attached | None = None) -> None:
         self.path = path
         self.pid = pid
+        self._given = pid
         self._attached = attached
         self._socket: socket.socket | None = None
         self._received = bytearray()
@@ -92,8 +93,12 @@ class Client:
             if isinstance(error, BlockingIOError):
                 return None
             raise Failed(self._explained(error)) from None
-        if self.pid is None and (other := peer(connection)) is not None:
-            self.pid = other[0]
+        if (other := peer(connection)) is not None:
+            if self._given not in (None, other[0]):
+                # Another user may have put a link to any socket there, even to one that only root may use.
+                connection.close()
+                raise Failed(self._gone())
+            self.pid = self.pid or other[0]
         return connection
 
     def _explained(self, error: OSError) -> str:
