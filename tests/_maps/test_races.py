@@ -184,9 +184,9 @@ def test_due_in_the_moment_of_the_shutdown(monkeypatch: pytest.MonkeyPatch) -> N
     core = seams.running_part("pool")
     scope = core.Scope
 
-    def closing(wait: float) -> Any:
+    def closing() -> Any:
         seams.engine_of(pool).close()
-        return scope(wait)
+        return scope()
 
     with timed_pool(max_wait=LONG) as (pool, keeper):
         future = pool.submit_later(1, int)
