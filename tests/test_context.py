@@ -34,6 +34,22 @@ def test_the_context_is_that_of_the_moment_of_submitting() -> None:
         assert [future.result(TIMEOUT) for future in futures] == list(range(5))
 
 
+def test_each_call_of_a_session_has_a_copy_of_its_own() -> None:
+    def change(value: object) -> object:
+        before = variable.get()
+        variable.set(value)
+        return before
+
+    with AdaptiveExecutor(1, propagate_context=True) as pool, pool.session() as session:
+        for value in range(2):
+            variable.set(value)
+            assert session.submit(change, value="changed").result(TIMEOUT) == value
+        assert list(session.map(change, range(5))) == [1] * 5
+    with AdaptiveExecutor(1) as pool, pool.session() as session:
+        assert session.submit(change, "kept").result(TIMEOUT) == "unset"
+        assert session.submit(change, "kept").result(TIMEOUT) == "kept"
+
+
 def test_changes_of_a_call_stay_in_the_call() -> None:
     def change() -> tuple[object, object, int]:
         before = variable.get()

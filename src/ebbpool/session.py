@@ -8,7 +8,8 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures._base import LOGGER
-from contextvars import Context
+from contextvars import Context, copy_context
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -51,7 +52,10 @@ class Session(tracing.Instrumentable, ThreadPoolExecutor):
         return self._queue(fn, args, kwargs)
 
     def _queue(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
-        return self._line.add(_Call(Future(), fn, args, kwargs))
+        call = _Call(Future(), fn, args, kwargs)
+        if self._line.executor._pool.contextual:
+            call.context = copy_context()
+        return self._line.add(call)
 
     def _qsize(self) -> int:
         return self._line.calls.qsize()
@@ -85,13 +89,14 @@ class Session(tracing.Instrumentable, ThreadPoolExecutor):
 
 
 class _Call(tracing.WorkItem):
-    __slots__ = ()
+    context: Context | None = None
 
     def perform(self) -> None:
         if not self.future.set_running_or_notify_cancel():
             return
         try:
-            value = self.fn(*self.args, **self.kwargs)
+            run = self.fn if self.context is None else partial(self.context.run, self.fn)
+            value = run(*self.args, **self.kwargs)
         except BaseException as error:
             self.future.set_exception(error)
             # The error's traceback has this frame, and the future has the error.

@@ -247,6 +247,8 @@ def test_what_waits_may_be_taken_back(way: str, propagate_context: bool) -> None
                 view.get_nowait()
             with pytest.raises(queue.Empty):
                 view.get(block=False)
+            with pytest.raises(queue.Empty):
+                view.get(timeout=0)
             with pytest.raises(RuntimeError, match=r"use get\(block=False\)"):
                 view.get()
             # They are the taker's, who ends them as he likes; the pool has counted them.
@@ -255,6 +257,7 @@ def test_what_waits_may_be_taken_back(way: str, propagate_context: bool) -> None
             futures[2].set_result("elsewhere")
             assert futures[2].result(0) == "elsewhere"
             assert futures[0].cancel()
+            assert not futures[0].set_running_or_notify_cancel()
             given = executor.submit(dict, (), a=1)
             taken = view.get_nowait()
             assert taken.future is given

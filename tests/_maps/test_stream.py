@@ -9,7 +9,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +29,7 @@ from support.common import (
 )
 from support.loops import on_every_loop
 
-from ebbpool import AdaptiveExecutor
+from ebbpool import AdaptiveExecutor, Stream
 
 
 class Source:
@@ -94,6 +94,45 @@ def test_any_callable_that_returns_an_iterable_will_do() -> None:
         assert list(pool.stream(range, 3)) == [0, 1, 2]
         with pytest.raises(TypeError, match="not iterable"):
             list(pool.stream(lambda: 17))
+
+
+@pytest.mark.parametrize("caller_runs", [False, True])
+@pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration])
+def test_an_error_does_not_pass_for_the_end(kind: type[Exception], caller_runs: bool) -> None:
+    error = kind("no header")
+
+    def begins() -> NoReturn:
+        raise error
+
+    class Goes:
+        """What a generator cannot raise, an iterator can: it ends with a StopIteration, but with nothing else."""
+
+        def __iter__(self) -> Iterator[int]:
+            return self
+
+        def __next__(self) -> int:
+            raise error
+
+    async def read(stream: Stream[int]) -> list[int]:
+        return [value async for value in stream]
+
+    ends = kind is StopIteration
+    with AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
+        if caller_runs:
+            pool.submit(gate)
+            gate.await_begun()
+        with pytest.raises(RuntimeError if ends else kind, match=kind.__name__ if ends else "no header") as caught:
+            list(pool.stream(begins))
+        assert error in (caught.value, caught.value.__cause__)
+        with pytest.raises(RuntimeError, match=f"genfn raised {kind.__name__}") as caught:
+            asyncio.run(read(pool.stream(begins)))
+        assert caught.value.__cause__ is error
+        if ends:
+            assert asyncio.run(read(pool.stream(Goes))) == []
+        else:
+            with pytest.raises(RuntimeError, match="genfn raised StopAsyncIteration"):
+                asyncio.run(read(pool.stream(Goes)))
+        gate.open()
 
 
 @pytest.mark.parametrize("buffersize", [1, 2, 5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sized
@@ -465,3 +466,23 @@ def test_it_is_gone_when_the_last_pool_has_shut_down_or_the_last_worker_has_gone
     assert pool.submit(abs, -1).result(TIMEOUT) == 1
     pool.shutdown(wait=False)
     eventually(lambda: not timekeepers())
+
+
+def test_a_log_that_raises_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pools rely on it, whatever the handlers of a program do."""
+    logged = threading.Event()
+
+    class Unreachable(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if threading.current_thread().name == NAME:
+                logged.set()
+                raise OSError("the log host is down")
+
+    def fail() -> None:
+        raise LookupError
+
+    monkeypatch.setattr(logging.getLogger("concurrent.futures"), "handlers", [Unreachable()])
+    with AdaptiveExecutor(1) as pool:
+        seams.in_timekeeper(fail)
+        assert logged.wait(TIMEOUT)
+        assert pool.submit_later(0.01, abs, -1).result(TIMEOUT) == 1

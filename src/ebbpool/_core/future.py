@@ -214,6 +214,9 @@ class FutureCore:
             return True
         if self._conclude(CANCELLED, CANCELLED, NOTIFIED, None, None):
             return False
+        if self._code == NOTIFIED and self._pool is not _ORPHANS:
+            # The waiters were told by `cancel`.
+            return False
         LOGGER.critical("Future %s in unexpected state: %s", id(self), self._state)
         raise RuntimeError("Future in unexpected state")
 

@@ -219,7 +219,10 @@ class Stream(NoCopy, Generic[T]):
         while True:
             waiter = allocate_lock()
             waiter.acquire()
-            value = channel.next_value(waiter.release, (threading.get_ident(), 0))
+            try:
+                value = channel.next_value(waiter.release, (threading.get_ident(), 0))
+            except StopIteration as error:
+                raise RuntimeError("genfn raised StopIteration") from error
             if value is _WAIT:
                 try:
                     wait_counted(channel.pool, waiter.acquire)
@@ -253,7 +256,10 @@ class Stream(NoCopy, Generic[T]):
                 await asyncio.sleep(0)
             while True:
                 waiter = loop.create_future()
-                value = channel.next_value(partial(loop.call_soon_threadsafe, _tell, waiter), _reader_here())
+                try:
+                    value = channel.next_value(partial(loop.call_soon_threadsafe, _tell, waiter), _reader_here())
+                except (StopIteration, StopAsyncIteration) as error:
+                    raise RuntimeError(f"genfn raised {type(error).__name__}") from error
                 if value is _END:
                     raise StopAsyncIteration
                 if value is not _WAIT:

@@ -222,7 +222,9 @@ class Timekeeper(KeeperCore):
         except BaseException as error:
             # Even a callback's `SystemExit` must not end this thread, on which all pools rely.
             if self._bell is bell or not isinstance(error, SystemExit):
-                LOGGER.critical("Exception in the timekeeper of ebbpool:", exc_info=True)
+                # Nor must a log handler's error.
+                with suppress(BaseException):
+                    LOGGER.critical("Exception in the timekeeper of ebbpool:", exc_info=True)
         if self._bell is not bell:
             # This thread has forked, and this is the child: it ends, and a new one takes its place.
             raise SystemExit

@@ -49,7 +49,7 @@ class QueueView:
         try:
             return self.get_nowait()
         except Empty:
-            if block:
+            if block and timeout != 0:
                 raise RuntimeError("only workers wait for tasks: use get(block=False), which raises Empty") from None
             raise
 
