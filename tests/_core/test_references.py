@@ -231,6 +231,7 @@ def test_a_finished_future_does_not_keep_the_callback_for_a_call_that_is_not_mad
         gone(reference)
 
 
+@pytest.mark.counts_references
 def test_the_deadline_of_a_call_that_is_over_keeps_no_thread() -> None:
     script = """
         import threading
