@@ -25,7 +25,7 @@ nox.options.download_python = "never"
 
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
-EXTENSIONS = ("executor_core", "future", "lane", "loop_calls", "pool", "semaphore", "timers", "worker")
+EXTENSIONS = ("executor_core", "future", "known", "lane", "loop_calls", "pool", "semaphore", "timers", "worker")
 """The modules of `_core` that are compiled; setup.py has the same."""
 FOLDERS = ("LICENSES", "benchmarks", "docs", "src", "tests")
 ORIGIN = ".git_archival.txt"

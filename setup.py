@@ -40,7 +40,7 @@ def extensions() -> list[Extension]:
         if require:
             raise
         return []
-    parts = ("executor_core", "future", "lane", "loop_calls", "pool", "semaphore", "timers", "worker")
+    parts = ("executor_core", "future", "known", "lane", "loop_calls", "pool", "semaphore", "timers", "worker")
     wanted = [Extension(f"ebbpool._core.{name}_c", [f"src/ebbpool/_core/{name}.py"]) for name in parts]
     try:
         compiled = cythonize(wanted, build_dir="build/cython", compiler_directives=DIRECTIVES)

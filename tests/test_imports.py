@@ -23,7 +23,7 @@ def name_of(path: Path) -> str:
 
 SOURCES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 MODULES = list(SOURCES)
-PARTS = ("executor_core", "future", "lane", "loop_calls", "pool", "semaphore", "timers", "worker")
+PARTS = ("executor_core", "future", "known", "lane", "loop_calls", "pool", "semaphore", "timers", "worker")
 COMPILED = {f"_core.{part}_c": f"_core.{part}" for part in PARTS}
 """Extension modules, which have no source of their own, and what they are made from."""
 UNNAMED = {"_lzma_cffi", "_missing_stdlib_info", "_resource_cffi"}

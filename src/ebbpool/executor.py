@@ -111,6 +111,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         thread_stack_size: int | None = None,
         warn_after: float | None = None,
         warn_lag: float | None = None,
+        short_first: bool = True,
     ) -> None:
         most = DEFAULT_MAX_WORKERS if max_workers is None else max_workers
         settings = Settings(most, min_workers, min_spare_workers, keep_alive, max_queue, max_wait)
@@ -135,6 +136,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         prefix = thread_name_prefix or ""
         self._crew = Crew(prefix, initializer, arguments, finalizer, bool(daemon), stack, **warnings)
         self._pool = self._crew.pool
+        self._pool.short_first = bool(short_first)
         if propagate_context:
             self._pool.carry_context()
         self._apply(settings)

@@ -16,12 +16,12 @@ from typing import Any
 from unittest import mock
 
 from ebbpool import _interpreter
+from ebbpool._called import OVER, called_name
 from ebbpool._core import accel
 from ebbpool._core.accel import ALL, Timers, instrumented, orphans
 from ebbpool._frames import COLLECTS, UNREADABLE, is_joined
 from ebbpool._maps import items
 from ebbpool._pool import census, crew, late, lifecycle, threads
-from ebbpool._pool.running import OVER, called_name
 from ebbpool._pool.timekeeper import Tick, Timekeeper, timekeeper
 
 PURE = _interpreter.PURE

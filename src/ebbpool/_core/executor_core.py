@@ -19,9 +19,9 @@ if not cython.compiled:
     # For compiled code executor_core_c.pxd declares these.
     from ebbpool._core.future import _EMPTY, _NOBODY, FutureCore, _bare, _Future
     from ebbpool._core.lane import LaneCore
-    from ebbpool._core.loop_calls import LoopCall, Mailbox, goes_on, note
+    from ebbpool._core.loop_calls import LoopCall, Mailbox
     from ebbpool._core.pool import Pool
-    from ebbpool._core.uncompiled import PENDING, blank, breathe, has_code
+    from ebbpool._core.uncompiled import PENDING, blank, breathe, has_code, identity
     from ebbpool._core.worker import Probe, gap
 
 _Standard = thread.ThreadPoolExecutor
@@ -90,7 +90,7 @@ class ExecutorCore:
             # What `_prepare` does, without the cost of a call for each task.
             future._code = PENDING
             future._result = future._exception = future._audience = future._cond = future._observers = None
-            future._lane = future._not_run = future._scope = future._executor = None
+            future._lane = future._not_run = future._scope = future._executor = future._known = None
             future._held = False
             future._latest = 0.0
             future._pool = pool
@@ -211,12 +211,15 @@ class ExecutorCore:
     ) -> LoopCall:
         """Queue a call, to be run in `context` if there is one, whose outcome goes to `ticket` through `mailbox`.
 
-        A call of a task that has called before, and waits no more for its last call, goes ahead of those that begin
-        something, and is not held up by a full queue: who holds a connection gets a thread to give it back. With a full
-        queue and `when_full` "block" the others wait their turn without blocking the thread. It raises what `submit`
-        raises.
+        With a full queue and `when_full` "block" it waits its turn without blocking the thread. Where tasks wait, it is
+        looked up whether such calls are short. It raises what `submit` raises.
         """
-        if context is None and self._pool.contextual:
+        pool = self._pool
+        known: Any = None
+        if pool.short_room > 0 and (pool.queue or pool.short or not pool.parked):
+            if lane is None or (lane.limit > 1 and not lane.lifts_ceiling):
+                known = pool.functions.of(fn, args)
+        if context is None and pool.contextual:
             context = copy_context()
         if not cython.compiled and context is not None and callable(fn):
             fn, args, kwargs = context.run, (partial(fn, **kwargs) if kwargs else fn, *args), None
@@ -229,25 +232,24 @@ class ExecutorCore:
         call._mailbox = mailbox
         call._ticket = ticket
         call._audience = _NOBODY
-        if lane is None and self._pool.runs_here():
+        if lane is None and pool.runs_here():
             # The loop's worker waits for the call, which must not wait for a worker.
             lane = mailbox.lane
-            if lane is None or lane.pool is not self._pool or lane.limit != self._pool.ceiling:
-                lane = mailbox.lane = LaneCore(self._pool, self._pool.ceiling, True, True, max_wait=-1.0)
+            if lane is None or lane.pool is not pool or lane.limit != pool.ceiling:
+                lane = mailbox.lane = LaneCore(pool, pool.ceiling, True, True, max_wait=-1.0)
         call._lane = lane
         call._abandoned = 0.0
         call._rings = mailbox.rings
         if scope is not None:
             call.limit(scope)
-        first = goes_on(call, mailbox)
-        # Before a worker takes it from the call.
-        visit: Any = call._visit
-        if lane is not None:
-            first = lane.first
-        refusal = self._pool.push(call, first)
+        if known is not None:
+            call._known = known
+            task = mailbox.task()
+            call._task = 0 if task is None else identity(task)
+        first = lane is not None and lane.first
+        refusal = pool.push(call, first)
         if refusal is not None:
             self._refused(call, refusal, first)
-        note(visit, call)
         try:
             return call
         finally:
@@ -273,7 +275,7 @@ class ExecutorCore:
         if not cython.compiled:
             future._code = PENDING
             future._result = future._exception = future._audience = future._cond = future._observers = None
-            future._lane = future._not_run = future._scope = future._executor = None
+            future._lane = future._not_run = future._scope = future._executor = future._known = None
             future._held = False
             future._latest = 0.0
         future._pool = pool

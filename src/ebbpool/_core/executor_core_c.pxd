@@ -1,9 +1,10 @@
 # C types for executor_core.py, which Cython compiles as ebbpool._core.executor_core_c.
 cimport cython
 from ebbpool._core.future_c cimport FutureCore, _bare, _EMPTY, _Future, _NOBODY, breathe
+from ebbpool._core.known_c cimport Known
 from ebbpool._core.lane_c cimport LaneCore
-from ebbpool._core.loop_calls_c cimport LoopCall, Mailbox, Visit, goes_on, note
-from ebbpool._core.native_c cimport PENDING
+from ebbpool._core.loop_calls_c cimport LoopCall, Mailbox
+from ebbpool._core.native_c cimport PENDING, identity
 from ebbpool._core.pool_c cimport Pool
 from ebbpool._core.worker_c cimport Probe, gap
 
@@ -30,7 +31,7 @@ cdef class ExecutorCore:
     cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs, object scope=*, bint shown=*)
     @cython.locals(pool=Pool)
     cdef _prepare(self, FutureCore future, object fn, tuple args, object kwargs)
-    @cython.locals(call=LoopCall, visit=Visit, first=bint)
+    @cython.locals(call=LoopCall, pool=Pool, known=Known, first=bint)
     cpdef LoopCall offload(self, Mailbox mailbox, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*, object scope=*)
     cdef bint _takes_calls(self) except -1
     cpdef run_in(self, LaneCore lane, object fn, tuple args, object kwargs, object scope=*)

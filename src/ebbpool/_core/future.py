@@ -20,6 +20,7 @@ if not cython.compiled:
     from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, fence, slotted
 
     if TYPE_CHECKING:
+        from ebbpool._core.known import Known
         from ebbpool._core.lane import LaneCore
         from ebbpool._core.pool import Pool
     _ORPHANS: Pool = None  # type: ignore[assignment]  # pool.py sets it
@@ -69,6 +70,11 @@ class FutureCore:
         self._held = False  # whether it is pending and not in the pool's queue
         self._queued_at = 0.0  # in the pool or, while it is held, in its lane
         self._latest = 0.0  # when it has to begin at the latest; 0 if there is no limit
+        # Of a `LoopCall` that waits, see `Pool._line_up`: what is known of what it calls, its task's identity (0 for
+        # none), and whether it goes first.
+        self._known: Known | None = None
+        self._task = 0
+        self._short = False
         self._abandoned = 0.0  # of a `LoopCall` that runs, since when nobody waits for it; 0 if somebody may
 
     def cancel(self) -> bool:

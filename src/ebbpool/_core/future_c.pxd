@@ -14,6 +14,7 @@ cdef inline int breathe() except -1:
         _interpreted()
     return 0
 
+from ebbpool._core.known_c cimport Known
 from ebbpool._core.lane_c cimport LaneCore
 from ebbpool._core.pool_c cimport _ORPHANS, Pool
 
@@ -22,10 +23,12 @@ cdef class FutureCore:
     cdef int _code
     cdef public object _result, _exception
     cdef object _fn, _args, _kwargs, _cond, _observers, _not_run, _scope, _executor
-    cdef bint _held, _looped
+    cdef bint _held, _looped, _short
     cdef double _queued_at, _latest, _abandoned
     cdef Pool _pool
     cdef list _audience
+    cdef Known _known
+    cdef Py_ssize_t _task
     cdef LaneCore _lane
 
     cpdef bint _conclude(self, int first, int last, int code, object value, object error) except -1

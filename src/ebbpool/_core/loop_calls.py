@@ -1,4 +1,4 @@
-"""Calls from an event loop, the rule which of them go first, and the mailbox that brings outcomes back."""
+"""Calls from an event loop, and the mailbox that brings their outcomes back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures._base import LOGGER
-from contextvars import Context, ContextVar
+from contextvars import Context
 from time import sleep, thread_time
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,8 @@ if not cython.compiled:
 
     if TYPE_CHECKING:
         from ebbpool._core.lane import LaneCore
-        from ebbpool._core.pool import Pool
     from ebbpool._core.future import FutureCore
-    from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, context_value
+    from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING
 
 from ebbpool._interpreter import GIL_ENABLED
 
@@ -52,42 +51,6 @@ KEPT_WAITING = 1e-3
 when the loop is twice as late. Otherwise the loop waits a switch interval for the GIL, several times in one turn."""
 
 
-VISIT: ContextVar[Visit] = ContextVar("ebbpool_visit")
-"""What a task has called before. Child tasks inherit it, and find that it is not theirs."""
-
-
-class Visit:
-    """What one task of an event loop, known by its id, has called before, in the pool that it called last."""
-
-    def __init__(self, task: int, pool: Pool) -> None:
-        self.task = task
-        self.pool = pool
-        self.begun: bool = False  # whether a call has begun to run
-        self.last: LoopCall | None = None
-
-
-@cython.locals(visit=Visit, known=cython.bint, first=cython.bint)
-def goes_on(call: LoopCall, mailbox: Mailbox) -> bool:
-    """Return whether the current asyncio task has called before, and waits no more for its last call; see `note`."""
-    # Whose visit it is is asked for only then: a child task that comes earlier notes its call in that of its parent.
-    visit: Any = context_value(VISIT)
-    known = visit is not None and visit.pool is call._pool
-    first = known and visit.begun and (visit.last._code >= CANCELLED or visit.last._abandoned > 0.0)
-    if not known or (first and visit.task != id(mailbox.task())):
-        first = False
-        visit = Visit(id(mailbox.task()), call._pool)
-    call._visit = visit
-    return first
-
-
-def note(visit: Visit, call: LoopCall) -> None:
-    """Note in its visit a call that was taken; one that was refused leaves nothing behind."""
-    fresh = visit.last is None
-    visit.last = call
-    if fresh:
-        VISIT.set(visit)
-
-
 class LoopCall(FutureCore):
     """A call made from an event loop. Its outcome goes through a mailbox to a ticket, in the loop's thread.
 
@@ -101,24 +64,19 @@ class LoopCall(FutureCore):
     _mailbox: Mailbox
     _ticket: Any
     _context: Context | None
-    _visit: Visit | None  # is told when the call begins
     _rings: int  # those of the mailbox when the call was made
 
-    __slots__ = ("_context", "_mailbox", "_rings", "_ticket", "_visit")
+    __slots__ = ("_context", "_mailbox", "_rings", "_ticket")
 
     def _tell(self, audience: list[Any]) -> None:
         self._mailbox.post(self)
 
     def _take_context(self) -> Context | None:
-        if self._visit is not None:
-            self._visit.begun = True
-            # Breaks a cycle: what the task has called before refers to its last call.
-            self._visit = None
         context, self._context = self._context, None
         return context
 
     def _forget(self) -> None:
-        self._fn = self._args = self._kwargs = self._scope = self._visit = self._context = None
+        self._fn = self._args = self._kwargs = self._scope = self._context = None
 
     def withdraw(self, at_ceiling: bool = False) -> bool:
         """Take the call off the queue, in any thread, or tell one that runs that it is cancelled; not the ticket.

@@ -1,38 +1,22 @@
 # C types for loop_calls.py, which Cython compiles as ebbpool._core.loop_calls_c.
 cimport cython
-from cpython.contextvars cimport get_value as context_value
 from cpython.time cimport monotonic
 from ebbpool._core.future_c cimport FutureCore
 from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING
-from ebbpool._core.pool_c cimport Pool
 from libc.math cimport log2
 
 cdef bint GIL
 cdef Py_ssize_t DELIVERED_AT_ONCE, FEWEST, LAST
 cdef double SLICE
-cdef object VISIT
 
 
 cdef class LoopCall(FutureCore)
 cdef class Mailbox
 
 
-cdef class Visit:
-    cdef readonly object task
-    cdef readonly Pool pool
-    cdef bint begun
-    cdef LoopCall last
-
-
-cpdef bint goes_on(LoopCall call, Mailbox mailbox) except -1
-@cython.locals(fresh=bint)
-cdef note(Visit visit, LoopCall call)
-
-
 cdef class LoopCall(FutureCore):
     cdef Mailbox _mailbox
     cdef object _ticket, _context
-    cdef Visit _visit
     cdef long long _rings
 
     cpdef deliver(self)

@@ -39,6 +39,9 @@ cdef extern from *:
     #define ebbpool_blank(base, type, empty) \
         ((void *)((PyTypeObject *)(base))->tp_new((PyTypeObject *)(type), empty, NULL))
 
+    #define ebbpool_identity(thing) ((Py_ssize_t)(thing))
+    #define ebbpool_code_identity(fn) ((Py_ssize_t)PyFunction_GET_CODE(fn))
+
     /* fn(*args), as the interpreter itself calls. */
     static CYTHON_INLINE PyObject *ebbpool_called(PyObject *fn, PyObject *args) {
         if (!PyTuple_CheckExact(args)) {
@@ -49,6 +52,9 @@ cdef extern from *:
     }
     """
     void fence "ebbpool_fence"() noexcept nogil
+    # id(thing), without an int made of it.
+    Py_ssize_t identity "ebbpool_identity"(object thing) noexcept
+    Py_ssize_t code_identity "ebbpool_code_identity"(object fn) noexcept
     # Under a mutex, around code that makes objects known to the collector: it runs any code, which may need the mutex.
     # No other thread runs in between, for it has no GIL.
     bint hold_collector "ebbpool_hold_collector"() noexcept

@@ -32,6 +32,7 @@ if not cython.compiled:
     from ebbpool._clock import monotonic
     from ebbpool._core import future as futures
     from ebbpool._core.future import FutureCore, _here
+    from ebbpool._core.known import Functions, Known
     from ebbpool._core.lane import LaneCore
     from ebbpool._core.uncompiled import (
         CANCELLED,
@@ -53,8 +54,8 @@ WATCH = "watch"
 
 COMPACT = 64  # a queue with at least so many dead futures is looked through for them
 OVERTAKEN = 0.1  # seconds for which tasks that go first may hold up the others; then the two kinds take turns
-RESERVE = 16  # calls that go on with something may have one worker more for each so many of the ceiling
-UTMOST = 4  # if such calls are stuck all the same, they may have up to one more for each so many of the ceiling
+SHORT_ROOM = 16  # short calls have one worker of their own, at least, for each so many of the ceiling
+SORTED = 0.01  # seconds between looks for calls that have become short or long, to which each task adds `LOOK`
 STALE = 0.1  # the queue is stale while its oldest task has waited for longer than this share of `max_wait`
 STANDING = 0.1  # the newest tasks go first once every look for so many seconds has found the queue stale
 TURN = 8  # while the newest go first, one old task that may wait for longer is taken after so many others
@@ -74,7 +75,7 @@ class Snapshot(NamedTuple):
     starting: int  # those of the workers that have not begun to work
     idle: int
     blocked: int  # those that wait for this very pool
-    ahead: int  # calls that wait and go on with something
+    moved: Known | None  # the function whose calls, by what is known now, go first
 
 
 class Task(NamedTuple):
@@ -84,6 +85,7 @@ class Task(NamedTuple):
     thread: threading.Thread
     lane: LaneCore | None
     blocked: bool  # whether it waits for a future of this very pool
+    short: bool  # whether it went first, as a call that is known to be short
     abandoned: float  # since when nobody waits for it; 0 if somebody may
     call: tuple[Any, Any]  # what is called, and its arguments; None for each where that was not asked for, or is over
 
@@ -108,6 +110,10 @@ def _call_of(future: FutureCore, known: bool) -> tuple[Any, Any]:
     args = future._packed() if known else None
     # Read last: under a GIL the worker drops the call meanwhile, and `_fn` first.
     return future._fn if known else None, args
+
+
+def _age(future: FutureCore) -> float:
+    return future._queued_at
 
 
 def _is_lent(future: FutureCore) -> bool:
@@ -146,6 +152,10 @@ class Pool:
         self.skip: int = 0  # tasks before the next that is measured; threads that submit at once may miscount
         self.crowd: int = ALL  # if more workers run, the timekeeper looks although no task waits: they may all compute
         self.passed: bool = False  # whether one that goes first was taken since the last turn of one overtaken
+        self.short_first: bool = True
+        self.sorted: float = 0.0  # when it is looked which waiting calls are short
+        self.unsorted: bool = False  # whether calls of one function may wait in two lines, since that look
+        self.went_first: int = 0
         self.sought: float = 0.0  # when all that waits is looked through for those that have waited for too long
         self.turned: int = -TURN  # `taken` when an old one last had its turn, see `_choose_end`
         self.taken: int = 0
@@ -159,16 +169,20 @@ class Pool:
     def _begin(self, workers: list[Worker]) -> None:
         """Start without a task, and with the workers that there are."""
         self.workers: list[Worker] = workers
-        self.front: deque[FutureCore] = deque()  # those that have overtaken the ones in `queue`
+        self.front: deque[FutureCore] = deque()  # those that were to go first
+        self.short: deque[FutureCore] = deque()  # calls of loops that are known to be short, oldest first
         self.queue: deque[FutureCore] = deque()
         self.enqueue: Callable[[FutureCore], None] = self.queue.append
         self.oldest_first: Callable[[], FutureCore] = self.queue.popleft
         self.dequeue: Callable[[], FutureCore] = self.oldest_first
-        self.dead: int = 0  # futures in `front` and `queue` that are done: cancelled, or failed by `reject`
+        self.mixed: bool = False  # whether one must look closer which task is next than at the head of `queue`
+        self.functions: Functions = Functions()
+        self.measured: set[Known] = set()  # those of which calls wait
+        self.behind: dict[int, int] = {}  # how many calls of one asyncio task wait in `queue`, if any do
+        self.dead: int = 0  # futures in `front`, `short` and `queue` that are done: cancelled, or failed by `reject`
         self.parked: list[Worker] = []
         # What waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
         self.seekers: OrderedDict[LockType | FutureCore, None] = OrderedDict()
-        self.urgent: set[FutureCore] = set()  # calls in `front` that go on with something; see `ExecutorCore.offload`
         self.promised: list[LockType] = []  # the locks of submitters for whom a place is kept
         self.idlers: list[LockType] = []
         self.timed: bool = False  # whether tasks wait that may do so for a limited time only
@@ -177,14 +191,14 @@ class Pool:
         self.allowed: int = ALL  # workers that may have a task in hand, or be on their way to one, and are not blocked
         self.max_workers: int = self.ceiling  # and one more for each task of a lane that lifts it
         self.limit: int = self.ceiling  # the lesser of these two: up to so many workers all may take tasks
-        # More of them for calls that go on with something: a share of `ceiling`, and more while these are stuck.
-        self.beyond: int = self.ceiling // RESERVE
+        # More of them, for short calls.
+        self.short_room: int = self._short_room()
         self.headcount: int = len(workers)
         self.starting: int = 0
         self.roused: int = 0  # workers that were woken and have not come to the queue yet
         self.searching: bool = False  # whether a woken or newly started worker is on its way to the queue
         self.blocked: int = 0
-        self.firsts: int = 0  # workers that are not blocked, with a task in hand that was urgent or lent a thread
+        self.shorts: int = 0  # workers that are not blocked, with a call in hand that was taken for short
         self.covered: bool = False  # whether the timekeeper watches the pool, so that it need not be called
         self.at_ceiling: bool = False  # whether the timekeeper looks rarely; it is called once the pool may grow
         self.minded: bool = False  # whether the timekeeper looks at a crowd only; it is to be called once a task waits
@@ -205,7 +219,7 @@ class Pool:
             self.min_workers = min_workers
             self._lend(max_workers - self.ceiling)
             self.ceiling = max_workers
-            self.beyond = max_workers // RESERVE
+            self.short_room = self._short_room()
             self.max_wait = max_wait
             self.stale = 0.0
             self.dequeue = self.oldest_first
@@ -222,6 +236,10 @@ class Pool:
             if errand is None and self.headcount > 0:
                 errand = self._spare()
         self._run(errand, None)
+
+    def _short_room(self) -> int:
+        # In a pool of one all keep their order.
+        return max(1, self.ceiling // SHORT_ROOM) if self.short_first and self.ceiling > 1 else 0
 
     def carry_context(self) -> None:
         """Run tasks in copies of their submitter's context from now on."""
@@ -244,12 +262,12 @@ class Pool:
         first: bool = False,
         waiter: LockType | None = None,
         in_line: bool = False,
-        unbounded: bool = False,
     ) -> str | None:
         """Queue a pending task, at the head if it is to be `first`, and make sure that a worker will take it.
 
         A submitter that waited for room with `waiter` takes the place that was kept for it. A task that is to wait
-        `in_line` is held among the seekers while the queue is full; if `unbounded`, it is queued all the same.
+        `in_line` is held among the seekers while the queue is full; a call that is known to be short is queued all the
+        same.
 
         Return why the task was not taken ("closed", "broken" or "full"), or None. Raise RuntimeError if there is no
         worker and none could be started.
@@ -269,7 +287,7 @@ class Pool:
             self.timed = self.timed or future._latest > 0.0
             refusal = self._refusal() if self.special else None
             grows = refusal == "grow"
-            if grows or (unbounded and refusal == "full"):
+            if grows or (refusal == "full" and future._known is not None and self._is_short(future)):
                 refusal = None
             holds = False
             if lane is not None:
@@ -307,13 +325,15 @@ class Pool:
         future._queued_at = self.clock
         lane = future._lane
         if not first:
-            self.enqueue(future)
+            if future._known is None:
+                self.enqueue(future)
+            else:
+                self._line_up(future)
             return
-        if future._looped if lane is None else not lane.lifts_ceiling:
-            # Tasks of a lane keep their order, and so do those of event loops.
+        self.mixed = True
+        if lane is not None and not lane.lifts_ceiling:
+            # Tasks of a lane keep their order.
             self.front.append(future)
-            if lane is None:
-                self.urgent.add(future)
             return
         # Ahead of all, but for those that a thread is lent to.
         place = 0
@@ -333,34 +353,142 @@ class Pool:
         self.minded = True
         return WATCH
 
-    @cython.locals(oldest=FutureCore, first=FutureCore)
-    def _next(self, worker: Worker) -> FutureCore:
-        """Under the mutex: take a task for `worker` where some have overtaken others.
+    @cython.locals(known=Known, short=cython.bint, goes=cython.bint)
+    def _line_up(self, call: FutureCore) -> None:
+        """Under the mutex: queue a call that is measured, with the short ones if it is known to be one.
 
-        Once the oldest overtaken task has waited for `OVERTAKEN`, overtaken tasks and those that go first take turns.
-        It is never the turn of others while a task waits that a thread is lent to: all of them may wait for that one.
+        Of a function of which nothing is known one call at a time is taken for short. No call goes ahead of one of the
+        same asyncio task.
         """
-        if self.passed and self.queue and not self._lends() and self._has_place(0):
-            oldest, first = self.queue[0], self.front[0]
-            # Calls of one task of a loop keep their order: what came later has not been overtaken.
-            later = oldest._looped and first._looped and oldest._queued_at >= first._queued_at
-            if not later and self.clock - oldest._queued_at >= OVERTAKEN:
-                # A cancelled task does not use up the turn.
-                self.passed = oldest._code != PENDING
-                return self.queue.popleft()
-        self.passed = True
-        place = 0
-        if self.urgent and not self._lends() and not self._has_place(0):
-            # This worker is one beyond the ceiling, which there is for them alone.
-            while self.front[place] not in self.urgent:
-                place += 1
-        first = self.front[place]
-        del self.front[place]
-        if first in self.urgent or _is_lent(first):
-            self.urgent.discard(first)
-            worker.first = True
-            self.firsts += 1
-        return first
+        known: Any = call._known
+        short = self.functions.is_short(known, self.clock)
+        goes = call._task not in self.behind and (short or (known.ended == 0.0 and not known.tried))
+        # No call from here on but of what is built in: in the plain core it might raise RecursionError.
+        self.mixed = True
+        self.unsorted = self.unsorted or short != known.short
+        known.waiting += 1
+        self.measured.add(known)
+        call._short = goes
+        if goes:
+            known.tried = True
+            self.short.append(call)
+            return
+        self.enqueue(call)
+        if call._task != 0:
+            self.behind[call._task] = self.behind.get(call._task, 0) + 1
+
+    @cython.locals(known=Known)
+    def _leave_line(self, call: FutureCore) -> None:
+        """Under the mutex: count off a measured call that waits no more."""
+        known: Any = call._known
+        known.waiting -= 1
+        if known.waiting == 0:
+            self.measured.discard(known)
+        if not call._short and call._task != 0:
+            count = self.behind.pop(call._task, 0)
+            if count > 1:
+                self.behind[call._task] = count - 1
+
+    @cython.locals(known=Known)
+    def _untry(self, call: FutureCore) -> None:
+        """Under the mutex: let another call be taken for short in place of one that ends before its turn."""
+        known: Any = call._known
+        if call._short:
+            known.tried = False
+
+    def _is_short(self, call: FutureCore) -> bool:
+        return self.functions.is_short(call._known, self.clock)
+
+    @cython.locals(known=Known, future=FutureCore, short=cython.bint, moves=cython.bint)
+    def _sort(self, now: float, trash: list[Any]) -> Known | None:
+        """Under the mutex: have waiting calls go first that are known to be short by now, and the others no longer.
+
+        Return the function whose calls have moved up, or one of them.
+        """
+        self.sorted = now + SORTED + LOOK * self._waiting()
+        moved: Any = None
+        moves, self.unsorted = self.unsorted, False
+        for known in self.measured:
+            short = self.functions.is_short(known, now)
+            if short != known.short:
+                known.short = short
+                moves = True
+                if short:
+                    moved = known
+        if not moves:
+            return None
+        lines: list[Any] = [*self.short, *self.queue]
+        lines.sort(key=_age)
+        trash.append(lines)
+        self.short.clear()
+        self.queue.clear()
+        self.behind.clear()
+        for future in lines:
+            if future._known is None or future._code != PENDING:
+                self.queue.append(future)
+                continue
+            known = future._known
+            future._short = future._task not in self.behind and (
+                known.short or (known.ended == 0.0 and (future._short or not known.tried))
+            )
+            if future._short:
+                known.tried = True
+                self.short.append(future)
+            else:
+                self.queue.append(future)
+                if future._task != 0:
+                    self.behind[future._task] = self.behind.get(future._task, 0) + 1
+        result: Known | None = moved
+        return result
+
+    @cython.locals(oldest=FutureCore, first=FutureCore, future=FutureCore)
+    def _next(self, worker: Worker) -> FutureCore:
+        """Under the mutex: take a task for `worker` where not all wait in one line.
+
+        First one that a thread is lent to: all others may wait for that one. Then those that were to go first, then
+        short calls. But once the oldest of the others has waited for `OVERTAKEN`, these and the others take turns, with
+        short calls only as long as those have less than half of the threads.
+        """
+        oldest: Any = None
+        first: Any = None
+        if self._lends():
+            future = self.front.popleft()
+        else:
+            others = self._has_place(0)
+            line = self.front if self.front and others else self.short
+            # Short calls wait their turn only where the others have less than half of the threads.
+            shares = line is self.front or 2 * (self._engaged() - self.shorts) <= self.limit
+            if line and self.queue and others and self.passed and shares:
+                oldest, first = self.queue[0], line[0]
+                # Calls of one task of a loop keep their order: what came later has not been overtaken.
+                later = oldest._looped and first._looped and oldest._queued_at >= first._queued_at
+                if not later and self.clock - oldest._queued_at >= OVERTAKEN:
+                    line = self.queue
+                    # A cancelled task does not use up the turn.
+                    self.passed = oldest._code != PENDING
+            elif line:
+                self.passed = True
+            future = line.popleft() if line else self.dequeue()
+        if future._known is not None and future._code == PENDING:
+            self._leave_line(future)
+            self.clock = worker.begun = monotonic()
+            worker.known = future._known
+            self.functions.begin(worker.known, worker.begun)
+            if future._short:
+                worker.short = True
+                self.shorts += 1
+                self.went_first += 1
+        return future
+
+    @cython.locals(known=Known)
+    def _note_end(self, worker: Worker) -> None:
+        """Under the mutex: count a measured call that has ended; its future, which the worker has, keeps `known`."""
+        if worker.short:
+            worker.short = False
+            self.shorts -= 1
+        known: Any = worker.known
+        worker.known = None
+        self.functions.end(known, worker.begun, monotonic())
 
     def _make_room(self) -> None:
         """Under the mutex: give free places in the queue to the seekers that have waited longest."""
@@ -460,7 +588,7 @@ class Pool:
         if self._lends() and self.starting + self.roused == 0:
             # Those that are too many, since the ceiling was lowered, have no part in what is lent.
             return max(self.max_workers, self.headcount - self.blocked + 1)
-        return self.max_workers + self.beyond if self.urgent else self.max_workers
+        return self.max_workers + self.short_room if self.short else self.max_workers
 
     def _lends(self) -> bool:
         """Return whether a task waits that a thread is lent to; it is the first of all."""
@@ -516,14 +644,16 @@ class Pool:
         return self.headcount - len(self.parked) - self.blocked
 
     def _has_place(self, more: int) -> bool:
-        """Return whether one may be taken that is neither urgent nor lent a thread; see `_has_room`."""
-        return self._engaged() + more - self.firsts <= self.ceiling
+        """Return whether one may be taken that is neither short nor lent a thread; see `_has_room`."""
+        return self._engaged() + more - self.shorts <= self.limit
 
     def _has_room(self, more: int) -> bool:
         """Return whether a task may be taken by a worker: the calling one, or a parked one that is one `more`."""
         if self.headcount <= self.limit or self._lends():
             return True
-        return self._engaged() + more <= self.allowed and (len(self.urgent) > 0 or self._has_place(more))
+        # Where workers are held back, one short call may run beside them.
+        room = 1 if self.allowed < self.ceiling else self.short_room
+        return (len(self.short) > 0 and self.shorts < room) or self._has_place(more)
 
     def admit(self, allowed: int) -> None:
         """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end."""
@@ -603,7 +733,7 @@ class Pool:
             raise
 
     def _waiting(self) -> int:
-        return len(self.front) + len(self.queue) - self.dead
+        return len(self.front) + len(self.short) + len(self.queue) - self.dead
 
     def _lacks_spare(self) -> bool:
         return len(self.parked) + self.starting < self.min_spare_workers and not self.closed
@@ -613,7 +743,7 @@ class Pool:
 
     def _surplus(self) -> int:
         """Return how many workers should leave as soon as they have no task in hand."""
-        return max(0, self.headcount - self.blocked - self.max_workers - self.beyond)
+        return max(0, self.headcount - self.blocked - self.max_workers - self.short_room)
 
     def _uncover(self) -> None:
         if self.at_ceiling:
@@ -671,8 +801,13 @@ class Pool:
         if future._held:
             self.seekers.pop(future, None)
             return
-        (self.front if future in self.front else self.queue).remove(future)
-        self.urgent.discard(future)
+        for line in (self.front, self.short, self.queue):
+            if future in line:
+                line.remove(future)
+                break
+        if future._known is not None:
+            self._leave_line(future)
+            self._untry(future)
         future._held = True
         if future._lane is not None:
             future._lane.leave()
@@ -726,6 +861,7 @@ class Pool:
             self.parked.append(worker)
         if not self.queue:
             self.dequeue = self.oldest_first
+            self.mixed = len(self.front) + len(self.short) > 0
         if self.seekers:
             self._make_room()
         self._tell_idlers()
@@ -773,8 +909,9 @@ class Pool:
                 self.seekers.pop(future, None)
         else:
             self.dead += 1
-            if self.urgent:
-                self.urgent.discard(future)
+            if future._known is not None:
+                self._leave_line(future)
+                self._untry(future)
             if lane is not None:
                 lane.leave()
                 self._admit(lane)
@@ -796,7 +933,7 @@ class Pool:
         with self.mutex:
             collects = hold_collector()
             try:
-                lines = [self.front, self.queue] if lane is None else [lane.backlog]
+                lines = [self.front, self.short, self.queue] if lane is None else [lane.backlog]
                 dead = self.dead if lane is None else lane.dead
                 if dead < COMPACT or dead * 2 < sum(map(len, lines)):
                     return
@@ -852,8 +989,8 @@ class Pool:
     def _block(self, worker: Worker, places: int) -> None:
         """Under the mutex: count a worker as blocked (1), for whom no place is lent meanwhile, or no longer (-1)."""
         self.blocked += places
-        if worker.first:
-            self.firsts -= places
+        if worker.short:
+            self.shorts -= places
         current: Any = worker.current
         if current is not None and _is_lent(current):
             self._lend(-places)
@@ -913,7 +1050,7 @@ class Pool:
             return found
         self.sought = now + LOOKS + LOOK * self._waiting()
         self.timed = False
-        for line in (self.front, self.queue, self.seekers):
+        for line in (self.front, self.short, self.queue, self.seekers):
             if self._overdue(line, now, found):
                 self.timed = True
         trash.append(self.backlogs)
@@ -952,17 +1089,6 @@ class Pool:
         """Return whether the queue stands at `now` (monotonic seconds): its oldest tasks have been late for a while."""
         return 0.0 < self.stale <= now - STANDING
 
-    def widen(self) -> bool:
-        """Let one more worker be started for calls that go on with something; return False if there may be none."""
-        with self.mutex:
-            if not 0 < self.beyond < self.ceiling // UTMOST:
-                return False
-            self.beyond += 1
-            self._uncover()
-            errand = self._staff()
-        self._run(errand, None)
-        return True
-
     def call_soon(self, call: Callable[[], None]) -> None:
         """Have `call()` called in the timekeeper's thread; here, if there is none."""
         crew = self.crew()
@@ -999,9 +1125,8 @@ class Pool:
             if worker in self.workers:
                 self._remove(worker)
             worker.current = None
-            if worker.first:
-                worker.first = False
-                self.firsts -= 1
+            if worker.known is not None:
+                self._note_end(worker)
             if current is not None:
                 if error is not None:
                     self.failed += 1
@@ -1026,7 +1151,7 @@ class Pool:
         with self.mutex:
             collects = hold_collector()
             try:
-                queued = [*self.front, *self.queue]
+                queued = [*self.front, *self.short, *self.queue]
                 for worker in self.workers:
                     if worker.current is not None:
                         running.append(worker.current)
@@ -1070,7 +1195,8 @@ class Pool:
             collects = hold_collector()
             try:
                 self._trim(trash)
-                for line in [self.front, self.queue] if lane is None else [self.front, self.queue, lane.backlog]:
+                lines = [self.front, self.short, self.queue]
+                for line in lines if lane is None else [*lines, lane.backlog]:
                     for future in line if found is None else ():
                         if future._code == PENDING and (lane is None or future._lane is lane):
                             found = future
@@ -1175,7 +1301,7 @@ class Pool:
 
     @cython.locals(head=FutureCore)
     def _trim(self, trash: list[FutureCore]) -> None:
-        for line in (self.front, self.queue):
+        for line in (self.front, self.short, self.queue):
             while self.dead and line:
                 head = line[0]
                 if head._code == PENDING:
@@ -1187,7 +1313,7 @@ class Pool:
         """Return the future that has waited longest, or about as long; some are queued, and `_trim` was called."""
         found: Any = None
         # Those that go first may have come in any order, from either end.
-        for line, place in ((self.queue, 0), (self.front, 0), (self.front, -1)):
+        for line, place in ((self.queue, 0), (self.short, 0), (self.front, 0), (self.front, -1)):
             if line:
                 future = line[place]
                 if found is None or (future._code == PENDING and future._queued_at < found._queued_at):
@@ -1209,10 +1335,7 @@ class Pool:
                 if self.timed or self.backlogs or self.max_wait > 0.0:
                     late = self._late(now, trash)
                     self._choose_end(now)
-                if not self.urgent and self.beyond > self.ceiling // RESERVE:
-                    self.beyond = self.ceiling // RESERVE
-                    # Woken, so that those leave that are too many by now.
-                    self._rouse_all()
+                moved = self._sort(now, trash) if self.measured and now >= self.sorted else None
                 # The seekers want a worker, too, and any that was turned away.
                 waiting = self._waiting() + len(self.seekers) + self.turned_away
                 self.turned_away = False
@@ -1226,9 +1349,8 @@ class Pool:
                 elif not self.searching and self._wants_more():
                     errand = self._arrange()
                 idle = len(self.parked) + self.roused
-                ahead = len(self.urgent)
                 # A tuple until the mutex is free: a named one is made by interpreted code.
-                seen = (may_grow, waiting, self.taken, self.headcount, self.starting, idle, self.blocked, ahead)
+                seen = (may_grow, waiting, self.taken, self.headcount, self.starting, idle, self.blocked, moved)
             finally:
                 let_collector(collects)
         self._run(errand, None)
@@ -1266,7 +1388,9 @@ class Pool:
                         future = worker.current
                         call = _call_of(future, calls)
                         left = future._abandoned if future._looped else 0.0
-                        seen.append((worker.since, worker.thread, future._lane, worker.waits > 0, left, call))
+                        seen.append(
+                            (worker.since, worker.thread, future._lane, worker.waits > 0, worker.short, left, call)
+                        )
                 running = len(seen)
                 counts: dict[str, float] = {
                     # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
@@ -1281,6 +1405,7 @@ class Pool:
                     "cancelled": self.cancelled,
                     "rejected": self.rejected,
                     "expired": self.expired,
+                    "went_first": self.went_first,
                     "started": self.started,
                     "retired": self.started - len(self.workers),
                 }
@@ -1322,6 +1447,8 @@ class Pool:
         lost = self.waiting()
         lost.extend(seeker for seeker in self.seekers if type(seeker) is not LockType)
         lanes: set[LaneCore] = set()
+        # They refer to a user's code, and may not go under the mutex.
+        kept = self.functions, self.measured
         stayed = []
         mine: Any = None
         for worker in self.workers:
@@ -1340,7 +1467,8 @@ class Pool:
             try:
                 for worker in stayed:
                     self._clear(worker)
-                    worker.first = False
+                    worker.short = False
+                    worker.known = None
                 self._begin(stayed)
                 for lane in lanes:
                     lane.renew()
@@ -1349,6 +1477,7 @@ class Pool:
                 self._special()
             finally:
                 let_collector(collects)
+        del kept
         for future in lost:
             if future is not mine:
                 future.disown(error)

@@ -8,6 +8,7 @@ cdef class Pool
 cdef Pool _ORPHANS
 
 from ebbpool._core.future_c cimport FutureCore, _here
+from ebbpool._core.known_c cimport Functions, Known
 from ebbpool._core.lane_c cimport LaneCore
 from ebbpool._core.worker_c cimport Worker, gap
 
@@ -36,34 +37,37 @@ cdef extern from *:
     bint free_mutex "ebbpool_free_mutex_of"(Pool pool) noexcept
 
 cdef str START, EXTRA, HASTE, WATCH
-cdef Py_ssize_t COMPACT, ROOM, RESERVE, UTMOST
-cdef double STALE, STANDING, LOOKS, LOOK
+cdef Py_ssize_t COMPACT, ROOM, SHORT_ROOM
+cdef double LOOK, LOOKS, SORTED, STALE, STANDING
 
 cdef tuple _call_of(FutureCore future, bint known)
+cpdef double _age(FutureCore future) except? -1
 cdef bint _is_lent(FutureCore future) except -1
 
 
 cdef class Pool:
     cdef cython.pymutex mutex
     cdef readonly object crew
-    cdef object front, queue, enqueue, dequeue, oldest_first, seekers, record
-    cdef set urgent
+    cdef Functions functions
+    cdef object front, short, queue, enqueue, dequeue, oldest_first, seekers, record
+    cdef set measured
+    cdef dict behind
     cdef list parked, workers, idlers, backlogs, promised
-    cdef readonly Py_ssize_t min_workers, ceiling, max_workers, min_spare_workers, max_queue, roused, beyond, headcount
+    cdef readonly Py_ssize_t min_workers, ceiling, max_workers, min_spare_workers, max_queue, roused, short_room, headcount
     cdef readonly Py_ssize_t starting, blocked, allowed, limit, dead
     cdef readonly double patience, max_wait
     cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
-    cdef bint deserted, wrapping, special, turned_away, timed, minded, passed
-    cdef Py_ssize_t every, skip, firsts
-    cdef public bint slow_start
-    cdef double clock, stale, sought
+    cdef bint deserted, wrapping, special, turned_away, timed, minded, passed, mixed, unsorted
+    cdef Py_ssize_t every, skip, shorts
+    cdef public bint slow_start, short_first
+    cdef double clock, stale, sought, sorted
     cdef long long turned
-    cdef readonly long long expired, taken, failed, cancelled, rejected, started
+    cdef readonly long long expired, taken, failed, cancelled, rejected, started, went_first
     cdef public Py_ssize_t crowd
 
     cdef _begin(self, list workers)
     @cython.locals(lane=LaneCore, wait=double, holds=bint)
-    cpdef push(self, FutureCore future, bint first=*, object waiter=*, bint in_line=*, bint unbounded=*)
+    cpdef push(self, FutureCore future, bint first=*, object waiter=*, bint in_line=*)
     @cython.locals(lane=LaneCore, place=Py_ssize_t)
     cdef _enter(self, FutureCore future, bint first)
     cdef _keep_time(self, FutureCore future)
@@ -79,7 +83,13 @@ cdef class Pool:
     cdef _block(self, Worker worker, Py_ssize_t places)
     cpdef double wait_left(self, FutureCore future) except -2
     cdef _choose_end(self, double now)
-    @cython.locals(place=Py_ssize_t)
+    cdef Py_ssize_t _short_room(self) except -1
+    cdef _line_up(self, FutureCore call)
+    cdef _leave_line(self, FutureCore call)
+    cdef _untry(self, FutureCore call)
+    cdef bint _is_short(self, FutureCore call) except -1
+    cdef Known _sort(self, double now, list trash)
+    cdef _note_end(self, Worker worker)
     cdef FutureCore _next(self, Worker worker)
     cdef _make_room(self)
     cdef _vacate(self, LaneCore lane, bint failed)

@@ -17,6 +17,7 @@ if not cython.compiled:
     from ebbpool._clock import monotonic
 
     if TYPE_CHECKING:
+        from ebbpool._core.known import Known
         from ebbpool._core.pool import Pool
         from ebbpool._core.scope import Scope
     from ebbpool._core.future import _NOBODY, FutureCore, _here
@@ -37,7 +38,9 @@ class Worker:
         self.thread: threading.Thread = threading.main_thread()
         self.current: FutureCore | None = None  # the task in hand, until its callbacks are done
         self.since: float = 0.0  # when that was taken (monotonic seconds)
-        self.first: bool = False  # whether that was urgent or lent a thread; see `Pool.firsts`
+        self.known: Known | None = None  # what is known of what that calls, if it is measured
+        self.begun: float = 0.0  # when that began, if it is measured (monotonic seconds)
+        self.short: bool = False  # whether that was taken for short; see `Pool.shorts`
         self.patience: float = 0.0  # seconds to stay parked; below zero, for ever
         self.waits: int = 0  # waits for its own pool, one within the other
         self.searching = searching
@@ -80,18 +83,17 @@ class Worker:
                     unfinished = False
                 if not unfinished:
                     self.current = None
-                    if self.first:
-                        self.first = False
-                        pool.firsts -= 1
+                    if self.known is not None:
+                        pool._note_end(self)
                     if failed:
                         pool.failed += 1
                     if done is not None and done._lane is not None:
                         pool._vacate(done._lane, failed)
                     failed = False
-                    if (pool.queue or pool.front) and (
+                    if (pool.queue or pool.front or pool.short) and (
                         pool.headcount <= pool.limit or ((pool._surplus() == 0 or pool._lends()) and pool._has_room(0))
                     ):
-                        future = pool._next(self) if pool.front else pool.dequeue()
+                        future = pool._next(self) if pool.mixed else pool.dequeue()
                         if future._code == PENDING:
                             future._code = RUNNING
                             self.current = future

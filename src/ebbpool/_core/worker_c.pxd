@@ -6,6 +6,7 @@ cdef Py_ssize_t gap(Py_ssize_t every) except -1
 
 from cpython.time cimport monotonic
 from ebbpool._core.future_c cimport FutureCore, _here, _NOBODY, breathe
+from ebbpool._core.known_c cimport Known
 from ebbpool._core.native_c cimport FINISHED, PENDING, RUNNING, called, called_with, enter, fence, leave
 from ebbpool._core.pool_c cimport Pool
 
@@ -17,8 +18,9 @@ cdef class Worker:
     cdef object bell
     cdef public object thread
     cdef FutureCore current
-    cdef double since, patience
-    cdef bint parked, searching, starting, fresh, expired, leaving, first
+    cdef Known known
+    cdef double since, patience, begun
+    cdef bint parked, searching, starting, fresh, expired, leaving, short
     cdef Py_ssize_t waits
 
 

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from distributed import Client, KilledWorker
 
+from ebbpool._called import called_name
 from ebbpool._clock import monotonic
 from ebbpool._dask.packing import Packed, Parcel, Scattered, good, out_of_context, packed_call
 from ebbpool._dask.remote import OK, ONCE, AtMostOnce, Lost, Outcome, error_of, loads, perform, variable
 from ebbpool._interpreter import daemon_threads
-from ebbpool._pool.running import called_name
 
 LOOK: Final = 2.0
 """Seconds between two looks at how many threads the cluster has."""

@@ -9,13 +9,13 @@ from math import ceil
 from sys import maxsize
 from typing import Any, Final
 
+from ebbpool._called import called_name
 from ebbpool._checks import whole
 from ebbpool._clock import perf_counter
 from ebbpool._dask.packing import LARGE, Packed, Part, culprit
 from ebbpool._dask.remote import RAISED, Failed, Ready, Slot, apply, brief, dumps
 from ebbpool._maps.items import Batch, Failure, Unclaimed
 from ebbpool._maps.map_run import MapRun
-from ebbpool._pool.running import called_name
 
 TARGET: Final = 0.05
 """Seconds that a chunk should take: so long that what a task of the cluster costs does not matter."""

@@ -23,11 +23,11 @@ from math import inf
 from threading import TIMEOUT_MAX, Condition, get_ident
 from typing import Any, Final
 
+from ebbpool._called import called_name
 from ebbpool._clock import perf_counter
 from ebbpool._core.accel import ExecutorCore, wait_counted
 from ebbpool._errors import with_traceback
 from ebbpool._maps.items import ITERATORS, Batch, Failure, Unclaimed
-from ebbpool._pool.running import called_name
 
 STALE: Final = 2e-3
 """Seconds after which the items of a batch that have not begun are recalled."""

@@ -12,9 +12,9 @@ from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX
 from typing import Any
 
+from ebbpool._called import called_name
 from ebbpool._clock import perf_counter
 from ebbpool._core.accel import wait_counted
-from ebbpool._pool.running import called_name
 
 
 class Submitted:

@@ -30,7 +30,6 @@ from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
 GIVE_UP = 1.0  # seconds for which the system may refuse threads until the tasks fail that no worker will take
-WIDEN = 0.05  # seconds without a task taken, at the ceiling, after which one more thread may serve calls that go on
 HELD_TICK = 0.005  # seconds between looks at a pool that holds workers back: each takes the GIL from those that compute
 CEILING_TICK = 0.01  # the same for one that may not grow, and holds nobody back: the looks keep its clock right
 
@@ -86,8 +85,6 @@ class Crew:
         self._ended = -inf
         self._refusal: BaseException | None = None
         self._stuck = inf
-        self._last_taken = 0
-        self._taken_at = -inf
         self.settings_lock = threading.Lock()
         self._expected: dict[Worker, WorkerThread] = {}
         self._ending: set[threading.Thread] = set()
@@ -266,7 +263,9 @@ class Crew:
             # Many run, and no task waits. Once one does, the timekeeper is called.
             self._ended = tick.now
             return None if self._admission.idle and self.pool.leave_alone() else CEILING_TICK
-        self._widen(tick.now, seen, allowed)
+        if seen.moved is not None:
+            why = f"calls of {seen.moved.name} are short, and go first"
+            self.decisions.note(seen.workers, 0, seen.queued, lambda: why, new=True)
         if not seen.may_grow:
             why = self._why_held if allowed != ALL else lambda: "max_workers reached"
             self.decisions.note(seen.workers, 0, seen.queued, why)
@@ -313,16 +312,6 @@ class Crew:
             self.decisions.note(seen.workers, count, seen.queued, self._sizing.why)
         if count > 0:
             self._start_many(count)
-
-    def _widen(self, now: float, seen: Snapshot, allowed: int) -> None:
-        """Have one more worker for calls that go on with something, at the ceiling, if none was taken for `WIDEN`."""
-        if seen.may_grow or seen.ahead == 0 or seen.taken != self._last_taken or allowed != ALL:
-            self._last_taken, self._taken_at = seen.taken, now
-        elif now - self._taken_at >= WIDEN:
-            self._taken_at = now
-            if self.pool.widen():
-                why = f"no task was taken for {WIDEN:g} s while calls of tasks under way waited"
-                self.decisions.note(seen.workers, 1, seen.queued, lambda: why)
 
     def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
         """Tell the pool how many workers may run at a time; return that."""

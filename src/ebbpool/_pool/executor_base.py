@@ -164,10 +164,6 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
                     raise RuntimeError(f"{KIND}.__init__() was never called")
                 when = "interpreter shutdown" if lifecycle.exiting() else "shutdown"
                 raise RuntimeError(f"cannot schedule new futures after {when}")
-            if first and isinstance(future, LoopCall) and self._when_full != "caller_runs":
-                # It may hold what the queued ones wait for, so it goes ahead of them, even beyond `max_queue`.
-                refusal = self._pool.push(future, True, None, False, True)
-                continue
             if self._when_full == "reject":
                 self._pool.count_reject()
                 raise QueueFull(

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from ebbpool._called import called_name
 from ebbpool._clock import monotonic
 from ebbpool._core.accel import LAGS, SPELL, SPELLS, Mailbox
 from ebbpool._frames import stacks
 from ebbpool._pool.census import LITTLE, clocks_of
 from ebbpool._pool.lifecycle import tell
-from ebbpool._pool.running import called_name
 from ebbpool._pool.timekeeper import Tick
 
 LOGGER = logging.getLogger("concurrent.futures")

@@ -30,6 +30,7 @@ class PoolStats:
         cancelled: Tasks cancelled before they ran.
         rejected: Tasks refused because the queue was full.
         expired: Failed tasks that waited longer than `max_wait`, or past their deadline.
+        went_first: Calls of event loops that went ahead of others, because their function is known to be short.
         abandoned: Running tasks whose await was cancelled, so that nobody waits for them any more.
         longest_abandoned: How long ago the first of them was cancelled.
         started: Threads started so far, those just starting included; always `workers` + `retired`. A thread that
@@ -60,6 +61,7 @@ class PoolStats:
     cancelled: int
     rejected: int
     expired: int
+    went_first: int
     abandoned: int
     longest_abandoned: float
     started: int
