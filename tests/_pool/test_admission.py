@@ -226,6 +226,27 @@ class OneAtATime(rules.Admission):
         return 1
 
 
+@pytest.mark.asyncio
+async def test_a_short_call_runs_beside_workers_that_are_held_back() -> None:
+    async with AdaptiveExecutor(8) as pool:
+        with Gate() as three, Gate() as gate, Gate() as others:
+            three.hold(pool, 3)
+            three.open()
+            eventually(lambda: pool.stats().idle == 3)
+            seams.follow(pool, admission=OneAtATime(True))
+            gate.hold(pool)
+            seams.engine_of(pool).admit(1)
+            seams.know(pool, others.__call__, 1.0)
+            held = [asyncio.ensure_future(asyncio.wrap_future(pool.submit(others)))]
+            held += [pool.run(others.__call__) for _ in range(2)]
+            # Short, as nothing is known of it.
+            await pool.run(int)
+            assert pool.stats().queued == 3
+            gate.open()
+            others.open()
+            await asyncio.gather(*held)
+
+
 def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool: AdaptiveExecutor) -> None:
     seams.follow(pool, admission=OneAtATime(True))
     with Gate() as first, Gate() as second:

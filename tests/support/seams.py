@@ -87,6 +87,19 @@ def lift(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
     return pool.hand_in(pool._unlimited, True, fn, args, {})
 
 
+def known_of(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
+    """Return what a pool knows of how long the calls of a function take."""
+    return pool._pool.functions.of(fn, args)
+
+
+def know(pool: Any, fn: Callable[..., Any], seconds: float, calls: int = 1) -> None:
+    """Let a pool know that so many calls of a function took so long."""
+    functions, known = pool._pool.functions, known_of(pool, fn)
+    for _ in range(calls):
+        functions.begin(known, 0.0)
+        functions.end(known, 0.0, seconds)
+
+
 class BlockedSubmitter:
     """A submitter that stands in line for room in a full queue, each of its steps at the test's word."""
 

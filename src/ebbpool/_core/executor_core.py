@@ -215,9 +215,15 @@ class ExecutorCore:
         looked up whether such calls are short. It raises what `submit` raises.
         """
         pool = self._pool
+        if lane is None and pool.runs_here():
+            # The loop's worker waits for the call, which must not wait for a worker.
+            lane = mailbox.lane
+            if lane is None or lane.pool is not pool or lane.limit != pool.ceiling:
+                lane = mailbox.lane = LaneCore(pool, pool.ceiling, True, True, max_wait=-1.0)
         known: Any = None
+        # A call that finds an idle worker is not measured.
         if pool.short_room > 0 and (pool.queue or pool.short or not pool.parked):
-            if lane is None or (lane.limit > 1 and not lane.lifts_ceiling):
+            if lane is None or (lane.limit > 1 and not lane.first):
                 known = pool.functions.of(fn, args)
         if context is None and pool.contextual:
             context = copy_context()
@@ -232,11 +238,6 @@ class ExecutorCore:
         call._mailbox = mailbox
         call._ticket = ticket
         call._audience = _NOBODY
-        if lane is None and pool.runs_here():
-            # The loop's worker waits for the call, which must not wait for a worker.
-            lane = mailbox.lane
-            if lane is None or lane.pool is not pool or lane.limit != pool.ceiling:
-                lane = mailbox.lane = LaneCore(pool, pool.ceiling, True, True, max_wait=-1.0)
         call._lane = lane
         call._abandoned = 0.0
         call._rings = mailbox.rings

@@ -25,5 +25,5 @@ cdef class Functions:
 
     cpdef Known of(self, object fn, tuple args)
     cdef bint is_short(self, Known known, double now) except -1
-    cdef begin(self, Known known, double now)
-    cdef end(self, Known known, double began, double now)
+    cpdef begin(self, Known known, double now)
+    cpdef end(self, Known known, double began, double now)

@@ -85,7 +85,7 @@ class Task(NamedTuple):
     thread: threading.Thread
     lane: LaneCore | None
     blocked: bool  # whether it waits for a future of this very pool
-    short: bool  # whether it went first, as a call that is known to be short
+    short: bool  # whether it went ahead of others, as a call that is known to be short
     abandoned: float  # since when nobody waits for it; 0 if somebody may
     call: tuple[Any, Any]  # what is called, and its arguments; None for each where that was not asked for, or is over
 
@@ -198,7 +198,7 @@ class Pool:
         self.roused: int = 0  # workers that were woken and have not come to the queue yet
         self.searching: bool = False  # whether a woken or newly started worker is on its way to the queue
         self.blocked: int = 0
-        self.shorts: int = 0  # workers that are not blocked, with a call in hand that was taken for short
+        self.shorts: int = 0  # workers that are not blocked, with a short call in hand for which others had no place
         self.covered: bool = False  # whether the timekeeper watches the pool, so that it need not be called
         self.at_ceiling: bool = False  # whether the timekeeper looks rarely; it is called once the pool may grow
         self.minded: bool = False  # whether the timekeeper looks at a crowd only; it is to be called once a task waits
@@ -441,7 +441,7 @@ class Pool:
         result: Known | None = moved
         return result
 
-    @cython.locals(oldest=FutureCore, first=FutureCore, future=FutureCore)
+    @cython.locals(oldest=FutureCore, first=FutureCore, future=FutureCore, others=cython.bint)
     def _next(self, worker: Worker) -> FutureCore:
         """Under the mutex: take a task for `worker` where not all wait in one line.
 
@@ -451,7 +451,9 @@ class Pool:
         """
         oldest: Any = None
         first: Any = None
+        others = True
         if self._lends():
+            self.passed = True
             future = self.front.popleft()
         else:
             others = self._has_place(0)
@@ -474,10 +476,10 @@ class Pool:
             self.clock = worker.begun = monotonic()
             worker.known = future._known
             self.functions.begin(worker.known, worker.begun)
-            if future._short:
+            self.went_first += future._short
+            if not others:
                 worker.short = True
                 self.shorts += 1
-                self.went_first += 1
         return future
 
     @cython.locals(known=Known)
@@ -743,7 +745,9 @@ class Pool:
 
     def _surplus(self) -> int:
         """Return how many workers should leave as soon as they have no task in hand."""
-        return max(0, self.headcount - self.blocked - self.max_workers - self.short_room)
+        # Those beyond the ceiling stay as long as calls wait of which some may be short.
+        room = self.short_room if self.measured else 0
+        return max(0, self.headcount - self.blocked - self.max_workers - room)
 
     def _uncover(self) -> None:
         if self.at_ceiling:
@@ -1388,9 +1392,9 @@ class Pool:
                         future = worker.current
                         call = _call_of(future, calls)
                         left = future._abandoned if future._looped else 0.0
-                        seen.append(
-                            (worker.since, worker.thread, future._lane, worker.waits > 0, worker.short, left, call)
-                        )
+                        short = worker.known is not None and future._short
+                        blocked = worker.waits > 0
+                        seen.append((worker.since, worker.thread, future._lane, blocked, short, left, call))
                 running = len(seen)
                 counts: dict[str, float] = {
                     # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.

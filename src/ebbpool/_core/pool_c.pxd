@@ -48,7 +48,7 @@ cdef bint _is_lent(FutureCore future) except -1
 cdef class Pool:
     cdef cython.pymutex mutex
     cdef readonly object crew
-    cdef Functions functions
+    cdef readonly Functions functions
     cdef object front, short, queue, enqueue, dequeue, oldest_first, seekers, record
     cdef set measured
     cdef dict behind

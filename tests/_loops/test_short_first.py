@@ -1,0 +1,348 @@
+"""Calls of functions that are short, by what is known, go first, and have a few threads to themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import copy_context
+from typing import Any
+
+import pytest
+from support import seams
+from support.common import TIMEOUT, Gate, eventually, gone
+from support.loops import on_every_loop, turns
+
+from ebbpool import AdaptiveExecutor, QueueFull
+
+def slow(order: list[str], name: str) -> None:
+    order.append(name)
+
+
+def quick(order: list[str], name: str) -> None:
+    order.append(name)
+
+
+def other(order: list[str], name: str) -> None:
+    order.append(name)
+
+
+def wait_at(gate: Gate) -> None:
+    gate()
+
+
+async def begin(pool: Any, fn: Callable[..., Any], *args: Any) -> asyncio.Task[Any]:
+    """Call as a task of its own."""
+
+    async def call() -> Any:
+        return await pool.run(fn, *args)
+
+    task = asyncio.ensure_future(call())
+    await turns()
+    return task
+
+
+async def look_ahead(pool: AdaptiveExecutor) -> None:
+    """Have the timekeeper look as if a second had passed."""
+    looked = threading.Event()
+
+    def look() -> None:
+        seams.engine_of(pool).snapshot(time.monotonic() + 1.0)
+        looked.set()
+
+    seams.in_timekeeper(look)
+    assert await asyncio.to_thread(looked.wait, TIMEOUT)
+
+
+@asynccontextmanager
+async def busy(pool: AdaptiveExecutor, beside: int = 0) -> AsyncIterator[Gate]:
+    """Have all threads but one, and so many of those for short calls, wait at a gate; the last waits at the one given.
+
+    At least one more task waits, so that what is called is measured. `slow` is known to be slow, and `quick` is short.
+    """
+    seams.know(pool, slow, 1.0)
+    seams.know(pool, quick, 1e-5)
+    seams.know(pool, wait_at, 1e-5)
+    with Gate() as others, Gate() as last:
+        held = [pool.submit(others) for _ in range(pool._max_workers - 1)]
+        await asyncio.to_thread(others.await_begun, len(held))
+        held.append(pool.submit(last))
+        await asyncio.to_thread(last.await_begun)
+        waiting = [await begin(pool, wait_at, others) for _ in range(beside)]
+        await asyncio.to_thread(others.await_begun, beside)
+        yield last
+        last.open()
+        others.open()
+        await asyncio.gather(*waiting, *map(asyncio.wrap_future, held))
+
+
+@on_every_loop
+async def test_they_have_a_thread_where_all_others_are_taken() -> None:
+    async with AdaptiveExecutor(2) as pool:
+        order: list[str] = []
+        async with busy(pool):
+            waiting = [await begin(pool, slow, order, name) for name in "ab"]
+            await pool.run(quick, order, "c")
+            stats = pool.stats()
+            assert (order, stats.workers, stats.queued, stats.went_first) == (["c"], 3, 2, 1)
+        await asyncio.gather(*waiting)
+        assert order[1:] == ["a", "b"]
+
+
+@pytest.mark.usefixtures("no_turns")
+@pytest.mark.asyncio
+async def test_they_go_before_the_others_in_order() -> None:
+    async with AdaptiveExecutor(2) as pool:
+        order: list[str] = []
+        async with busy(pool, 1) as gate:
+            calls = [await begin(pool, slow, order, "a"), await begin(pool, quick, order, "c")]
+            calls += [await begin(pool, slow, order, "b"), await begin(pool, quick, order, "d")]
+            gate.open()
+            await asyncio.gather(*calls)
+        assert order == ["c", "d", "a", "b"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("way", ["slow", "submit", "submit_first", "a lane of one", "turned off", "a pool of one"])
+async def test_their_threads_are_for_them_alone(way: str) -> None:
+    async with AdaptiveExecutor(1 if way == "a pool of one" else 2, short_first=way != "turned off") as pool:
+        lane = pool.lane("one", limit=1)
+        async with busy(pool):
+            with Gate() as gate:
+                # The first call finds nothing that waits, and is not measured.
+                calls = [await begin(pool, int)]
+                if way == "slow":
+                    seams.know(pool, wait_at, 1e9)
+                if way in ("submit", "submit_first"):
+                    call = asyncio.wrap_future(getattr(pool, way)(wait_at, gate))
+                else:
+                    call = await begin(lane if way == "a lane of one" else pool, wait_at, gate)
+                assert await asyncio.to_thread(gate.nobody_begins)
+                assert pool.stats().workers == pool._max_workers + (way == "slow"), "that of `int`, perhaps"
+                gate.open()
+        await asyncio.gather(call, *calls)
+
+
+@pytest.mark.asyncio
+async def test_of_an_unknown_function_one_call_at_a_time_is_taken_for_short() -> None:
+    async with AdaptiveExecutor(32) as pool:
+        async with busy(pool):
+            with Gate() as gate:
+                calls = [await begin(pool, lambda: gate()) for _ in range(4)]
+                await asyncio.to_thread(gate.await_begun)
+                assert await asyncio.to_thread(gate.nobody_begins)
+                assert pool.stats().queued == 3
+                gate.open()
+        await asyncio.gather(*calls)
+
+
+@pytest.mark.usefixtures("no_turns")
+@pytest.mark.asyncio
+async def test_one_that_is_cancelled_makes_way_for_another() -> None:
+    async with AdaptiveExecutor(2) as pool:
+        order: list[str] = []
+        async with busy(pool, 1) as gate:
+            calls = [await begin(pool, slow, order, "a")]
+            tried = await begin(pool, other, order, "cancelled")
+            tried.cancel()
+            await asyncio.wait([tried])
+            calls += [await begin(pool, slow, order, "b"), await begin(pool, other, order, "c")]
+            gate.open()
+            await asyncio.gather(*calls)
+        assert order == ["c", "a", "b"]
+
+
+@pytest.mark.asyncio
+async def test_what_becomes_known_to_be_short_moves_up() -> None:
+    async with AdaptiveExecutor(2) as pool:
+        order: list[str] = []
+        async with busy(pool):
+            calls = [await begin(pool, slow, order, name) for name in "ab"]
+            seams.know(pool, other, 1.0)
+            moves = [await begin(pool, other, order, name) for name in "cd"]
+            seams.know(pool, other, 1e-6, 1000)
+            await asyncio.gather(*moves)
+            assert order == ["c", "d"]
+            assert any("test_short_first.other are short" in each.reason for each in pool.decisions())
+        await asyncio.gather(*calls)
+
+
+@pytest.mark.usefixtures("no_turns")
+@pytest.mark.asyncio
+async def test_what_becomes_long_moves_back_to_its_place() -> None:
+    async with AdaptiveExecutor(2) as pool:
+        order: list[str] = []
+        async with busy(pool, 1) as gate:
+            seams.know(pool, other, 1e-6)
+            calls = [await begin(pool, fn, order, name) for fn, name in ((slow, "a"), (other, "b"), (slow, "c"))]
+            seams.know(pool, other, 1.0, 1000)
+            await look_ahead(pool)
+            gate.open()
+            await asyncio.gather(*calls)
+        assert order == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("no_turns")
+@on_every_loop
+async def test_the_calls_of_one_task_keep_their_order() -> None:
+    """Also where their function becomes short while they wait."""
+    async with AdaptiveExecutor(2) as pool:
+        order: list[str] = []
+
+        async def both(name: str) -> None:
+            await asyncio.gather(pool.run(slow, order, name), pool.run(quick, order, name.upper()))
+
+        async with busy(pool, 1) as gate:
+            calls = [await begin(pool, slow, order, "x")]
+            calls += [asyncio.ensure_future(both(name)) for name in "ab"]
+            await turns()
+            seams.know(pool, other, 1.0)
+            calls.append(await begin(pool, other, order, "y"))
+            seams.know(pool, other, 1e-6, 1000)
+            await look_ahead(pool)
+            gate.open()
+            await asyncio.gather(*calls)
+        assert "".join(order) == "yxaAbB"
+
+
+@pytest.mark.asyncio
+async def test_the_others_take_turns_with_them_where_they_have_less_than_half_of_the_threads() -> None:
+    async with AdaptiveExecutor(2) as pool:
+        order: list[str] = []
+        with seams.setting(overtaken=0.0):
+            async with busy(pool, 1) as gate:
+                calls = [await begin(pool, slow, order, name) for name in "ab"]
+                calls += [await begin(pool, quick, order, name) for name in "cd"]
+                eventually(lambda: pool.stats().oldest_wait > 0)
+                gate.open()
+                await asyncio.gather(*calls)
+        assert order == ["c", "d", "a", "b"], "the gates of the others are half of the threads"
+        order.clear()
+        with seams.setting(overtaken=0.0), Gate() as gate:
+            held = [await begin(pool, wait_at, gate) for _ in range(3)]
+            await asyncio.to_thread(gate.await_begun, 3)
+            calls = [await begin(pool, slow, order, name) for name in "ab"]
+            calls += [await begin(pool, quick, order, name) for name in "cd"]
+            assert len(order) == 0
+            gate.open()
+            await asyncio.gather(*held, *calls)
+        assert sorted(order) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("when_full", ["block", "reject"])
+async def test_a_full_queue_does_not_refuse_them(when_full: Any) -> None:
+    async with AdaptiveExecutor(2, max_queue=1, when_full=when_full) as pool:
+        order: list[str] = []
+        async with busy(pool):
+            queued = await begin(pool, slow, order, "a")
+            beyond = await begin(pool, slow, order, "b")
+            await pool.run(quick, order, "c")
+            assert order == ["c"]
+            if when_full == "reject":
+                with pytest.raises(QueueFull):
+                    await beyond
+        await queued
+        if when_full == "block":
+            await beyond
+    assert order == ["c", "a", "b"][: len(order)]
+
+
+@pytest.mark.asyncio
+async def test_a_pool_that_becomes_smaller_keeps_no_thread_for_them_but_those_of_its_size() -> None:
+    async with AdaptiveExecutor(64) as pool:
+        pool.resize(max_workers=2)
+        order: list[str] = []
+        async with busy(pool, 1):
+            calls = [await begin(pool, slow, order, "a")]
+            with Gate() as gate:
+                calls.append(await begin(pool, wait_at, gate))
+                assert await asyncio.to_thread(gate.nobody_begins)
+                assert pool.stats().workers == 3
+                gate.open()
+        await asyncio.gather(*calls)
+
+
+@on_every_loop
+@pytest.mark.parametrize("first", [True, False], ids=["in its first call", "in its second"])
+async def test_who_holds_a_connection_gets_to_return_it(first: bool) -> None:
+    """Ten times as many requests as threads, and nothing is known at first: they must not freeze."""
+    connections = threading.Semaphore(3)
+    names = ["take", "look", "give"] if first else ["look", "take", "look", "give"]
+
+    def take() -> bool:
+        return connections.acquire(timeout=TIMEOUT)
+
+    def look() -> bool:
+        return True
+
+    def give() -> bool:
+        connections.release()
+        return True
+
+    calls = {"take": take, "look": look, "give": give}
+    async with AdaptiveExecutor(16) as pool:
+
+        async def request() -> bool:
+            return all([await pool.run(calls[name]) for name in names])
+
+        for _ in range(2):
+            assert all(await asyncio.gather(*(request() for _ in range(160))))
+
+
+class Thing:
+    def method(self) -> None: ...
+
+
+@contextmanager
+def managed() -> Iterator[None]:
+    yield
+
+
+def wrapped(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def wrapper(*args: Any) -> Any:
+        return fn(*args)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "same"),
+    [
+        (lambda: slow, lambda: functools.partial(slow, []), True),
+        (lambda: slow, lambda: wrapped(slow), True),
+        (lambda: wrapped(quick), lambda: wrapped(slow), False),
+        (lambda: Thing().method, lambda: Thing().method, True),
+        (lambda: [].append, lambda: [1].append, True),
+        (lambda: [].append, lambda: [].pop, False),
+        (lambda: Thing, lambda: Gate, False),
+        (lambda: Gate(), lambda: Gate(), True),
+        (lambda: managed().__enter__, lambda: managed().__enter__, True),
+        (lambda: managed().__enter__, lambda: managed().__exit__, False),
+        (lambda: slow, lambda: quick, False),
+        (lambda: len, lambda: sum, False),
+    ],
+)
+def test_by_what_a_function_is_told(one: Callable[[], Any], two: Callable[[], Any], same: bool) -> None:
+    pool = AdaptiveExecutor()
+    assert (seams.known_of(pool, one()) is seams.known_of(pool, two())) is same
+    assert seams.known_of(pool, copy_context().run, one()) is seams.known_of(pool, one())
+
+
+def test_functions_that_are_not_called_any_more_are_forgotten() -> None:
+    pool = AdaptiveExecutor()
+    scope: dict[str, Any] = {}
+    exec("def made(): pass", scope)
+    code = weakref.ref(scope["made"].__code__)
+    known = seams.known_of(pool, slow)
+    seams.known_of(pool, scope.pop("made"))
+    for number in range(5000):
+        exec(f"def made(): return {number}", scope)
+        seams.known_of(pool, scope["made"])
+        assert seams.known_of(pool, slow) is known
+    gone(code)
