@@ -45,7 +45,8 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
 
     Args:
         max_workers: The most threads at a time; 256 if None. Workers blocked on a future of this same pool do not
-            count, so nested submits cannot deadlock. While calls of tasks that have called before wait at this limit,
+            count, so nested submits cannot deadlock. Nor do those whose calls were abandoned, up to as many again; with
+            1 they do count. While calls of tasks that have called before wait at this limit,
             there may be a sixteenth more, up to a quarter if they are stuck; none if it is below 16.
         thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...; also the pool's `name`.
         initializer: Called with `initargs` in each thread before its first task. If it raises, the pool is broken.

@@ -73,7 +73,8 @@ class Snapshot(NamedTuple):
     workers: int
     starting: int  # those of the workers that have not begun to work
     idle: int
-    blocked: int  # those that wait for this very pool
+    blocked: int  # those that wait for this very pool, or are written off
+    written_off: int  # those whose calls were abandoned, as far as they do not count
     ahead: int  # calls that wait and go on with something
 
 
@@ -84,7 +85,8 @@ class Task(NamedTuple):
     thread: threading.Thread
     lane: LaneCore | None
     blocked: bool  # whether it waits for a future of this very pool
-    abandoned: float  # since when nobody waits for it; 0 if somebody may
+    abandoned: float  # since when nobody wants what it returns; 0 if somebody may
+    written_off: bool  # whether it does not count towards the ceiling because of that
     call: tuple[Any, Any]  # what is called, and its arguments; None for each where that was not asked for, or is over
 
 
@@ -113,6 +115,12 @@ def _call_of(future: FutureCore, known: bool) -> tuple[Any, Any]:
 def _is_lent(future: FutureCore) -> bool:
     """Return whether a thread beyond the ceiling is lent to this very task."""
     return future._lane is not None and future._lane.lifts_ceiling
+
+
+def _is_left(worker: Worker) -> bool:
+    """Return whether nobody waits for the call that a worker runs; under the mutex."""
+    current: Any = worker.current
+    return current is not None and current._code == RUNNING and current._scope is not None and current._scope.left
 
 
 class Pool:
@@ -184,6 +192,9 @@ class Pool:
         self.roused: int = 0  # workers that were woken and have not come to the queue yet
         self.searching: bool = False  # whether a woken or newly started worker is on its way to the queue
         self.blocked: int = 0
+        # Workers whose calls nobody waits for. As many as the ceiling are counted as blocked; none in a pool of one,
+        # where people count on one call at a time.
+        self.written_off: int = 0
         self.firsts: int = 0  # workers that are not blocked, with a task in hand that was urgent or lent a thread
         self.covered: bool = False  # whether the timekeeper watches the pool, so that it need not be called
         self.at_ceiling: bool = False  # whether the timekeeper looks rarely; it is called once the pool may grow
@@ -205,6 +216,7 @@ class Pool:
             self.min_workers = min_workers
             self._lend(max_workers - self.ceiling)
             self.ceiling = max_workers
+            self._write_off_abandoned()
             self.beyond = max_workers // RESERVE
             self.max_wait = max_wait
             self.stale = 0.0
@@ -691,6 +703,53 @@ class Pool:
                 self.workers.remove(worker)
                 self.started -= 1
 
+    def abandon(self, scope: Scope, left: bool) -> None:
+        """Note that nobody wants what the call of `scope` returns, nor waits for its end if it is `left`."""
+        scope.abandoned = monotonic()
+        scope.left = left
+        if not cython.compiled:
+            _leave_room(ROOM)
+        with self.mutex:
+            self._write_off_abandoned()
+            self._uncover()
+            errand = self._staff()
+        self._run(errand, None)
+
+    def _write_off_abandoned(self) -> None:
+        """Under the mutex: count workers whose calls nobody waits for as blocked, as many as the ceiling at most."""
+        most = self.ceiling if self.ceiling > 1 else 0
+        for worker in self.workers:
+            if worker.written_off:
+                if self.written_off > most:
+                    self._write_off(worker, -1)
+            elif self.written_off < most and _is_left(worker):
+                current: Any = worker.current
+                if not _is_lent(current):
+                    self._write_off(worker, 1)
+
+    def _write_off(self, worker: Worker, places: int) -> None:
+        """Under the mutex: count a worker as blocked because of an abandoned call (1), or no longer (-1)."""
+        self.written_off += places
+        worker.written_off = places > 0
+        if places < 0:
+            worker.first = False
+        worker.waits += places
+        if worker.waits == worker.written_off:
+            self._block(worker, places)
+        if places > 0:
+            # So that it looks, as the call ends, whether it is written off: other calls pay nothing for that.
+            worker.first = True
+
+    def _count_again(self, worker: Worker) -> None:
+        """Under the mutex: count a worker whose abandoned call is over; another may be written off in its place."""
+        self._write_off(worker, -1)
+        self._write_off_abandoned()
+
+    def hung(self) -> str:
+        """Return which abandoned calls have threads, if no more can be written off; else an empty text."""
+        crew = self.crew() if self.written_off >= self.ceiling or self.ceiling == 1 else None
+        return "" if crew is None else str(crew.hung())
+
     def _arrived(self, worker: Worker) -> str | None:
         """Under the mutex: count a worker that was on its way and has taken a task; return an errand or None."""
         self._clear(worker)
@@ -999,7 +1058,9 @@ class Pool:
             if worker in self.workers:
                 self._remove(worker)
             worker.current = None
-            if worker.first:
+            if worker.written_off:
+                self._count_again(worker)
+            elif worker.first:
                 worker.first = False
                 self.firsts -= 1
             if current is not None:
@@ -1115,10 +1176,15 @@ class Pool:
             return "this signal handler or finaliser has interrupted the pool's own code, which waits for it"
         return None
 
+    @cython.locals(worker=Worker)
     def stranded(self) -> int:
         """Return how many tasks wait that no worker will take: none is there, or all are blocked on this very pool."""
         with self.mutex:
-            return self._waiting() if self.headcount <= self.blocked and not self.broken else 0
+            blocked = 0
+            for worker in self.workers:
+                # One that is only written off may come back.
+                blocked += worker.waits > worker.written_off
+            return self._waiting() if self.headcount <= blocked and not self.broken else 0
 
     @cython.locals(future=FutureCore)
     def give_up(self, refusal: BaseException) -> None:
@@ -1228,18 +1294,20 @@ class Pool:
                 idle = len(self.parked) + self.roused
                 ahead = len(self.urgent)
                 # A tuple until the mutex is free: a named one is made by interpreted code.
-                seen = (may_grow, waiting, self.taken, self.headcount, self.starting, idle, self.blocked, ahead)
+                crowd = self.headcount, self.starting, idle, self.blocked, self.written_off
+                seen = (may_grow, waiting, self.taken, *crowd, ahead)
             finally:
                 let_collector(collects)
         self._run(errand, None)
+        why = self.hung() if late else ""
         for future in late:
             with self.mutex:
                 scope = future._scope
             if scope is not None:
-                future.reject(scope.refusal())
+                future.reject(scope.refusal(why))
         return Snapshot(*seen) if looked_at else None
 
-    @cython.locals(worker=Worker, future=FutureCore, left=cython.double)
+    @cython.locals(worker=Worker, future=FutureCore)
     def survey(self, calls: bool = False) -> Survey:
         """Return what the pool does at one moment, and its figures; with what is called if `calls`.
 
@@ -1265,15 +1333,17 @@ class Pool:
                     if worker.current is not None:
                         future = worker.current
                         call = _call_of(future, calls)
-                        left = future._abandoned if future._looped else 0.0
-                        seen.append((worker.since, worker.thread, future._lane, worker.waits > 0, left, call))
+                        blocked = worker.waits > worker.written_off
+                        since = 0.0 if future._scope is None else future._scope.abandoned
+                        place = worker.since, worker.thread, future._lane
+                        seen.append((*place, blocked, since, worker.written_off, call))
                 running = len(seen)
                 counts: dict[str, float] = {
                     # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
                     "workers": len(self.workers),
                     "idle": len(self.workers) - running,
                     "running": running,
-                    "blocked": self.blocked,
+                    "blocked": sum([task[3] for task in seen]),
                     "queued": queued,
                     "submitted": self.taken + queued + self.cancelled,
                     "completed": self.taken - self.failed - running,
@@ -1340,7 +1410,8 @@ class Pool:
             try:
                 for worker in stayed:
                     self._clear(worker)
-                    worker.first = False
+                    worker.waits -= worker.written_off
+                    worker.first = worker.written_off = False
                 self._begin(stayed)
                 for lane in lanes:
                     lane.renew()

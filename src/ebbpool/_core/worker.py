@@ -37,7 +37,8 @@ class Worker:
         self.thread: threading.Thread = threading.main_thread()
         self.current: FutureCore | None = None  # the task in hand, until its callbacks are done
         self.since: float = 0.0  # when that was taken (monotonic seconds)
-        self.first: bool = False  # whether that was urgent or lent a thread; see `Pool.firsts`
+        self.first: bool = False  # whether that was urgent or lent a thread, see `Pool.firsts`, or is `written_off`
+        self.written_off: bool = False  # whether that was abandoned, and the worker counts as blocked
         self.patience: float = 0.0  # seconds to stay parked; below zero, for ever
         self.waits: int = 0  # waits for its own pool, one within the other
         self.searching = searching
@@ -81,8 +82,11 @@ class Worker:
                 if not unfinished:
                     self.current = None
                     if self.first:
-                        self.first = False
-                        pool.firsts -= 1
+                        if self.written_off:
+                            pool._count_again(self)
+                        else:
+                            self.first = False
+                            pool.firsts -= 1
                     if failed:
                         pool.failed += 1
                     if done is not None and done._lane is not None:
@@ -137,7 +141,7 @@ class Worker:
             if future._latest > 0.0 and monotonic() > future._latest:
                 with pool.mutex:
                     pool._count_expired(future)
-                error = future._scope.refusal()
+                error = future._scope.refusal(pool.hung())
             else:
                 if future._looped:
                     context = future._take_context()

@@ -18,7 +18,7 @@ cdef class Worker:
     cdef public object thread
     cdef FutureCore current
     cdef double since, patience
-    cdef bint parked, searching, starting, fresh, expired, leaving, first
+    cdef bint parked, searching, starting, fresh, expired, leaving, first, written_off
     cdef Py_ssize_t waits
 
 

@@ -7,6 +7,7 @@ import itertools
 import logging
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
+HUNG = 3  # functions whose abandoned calls have most threads are named
 GIVE_UP = 1.0  # seconds for which the system may refuse threads until the tasks fail that no worker will take
 WIDEN = 0.05  # seconds without a task taken, at the ceiling, after which one more thread may serve calls that go on
 HELD_TICK = 0.005  # seconds between looks at a pool that holds workers back: each takes the GIL from those that compute
@@ -209,6 +211,12 @@ class Crew:
         self._strike_off()
         return all(thread.ended() for thread in left)
 
+    def hung(self) -> str:
+        """Return which abandoned calls have how many threads; an empty text if none."""
+        names = Counter(task.name for task in self.running(False) if task.abandoned)
+        told = ", ".join(f"{name} ({count})" for name, count in names.most_common(HUNG))
+        return f"; abandoned calls have threads: {told}" if names else ""
+
     def part(self, timeout: float | None) -> None:
         """Have the timekeeper end if no pool needs it, and wait for that: `timeout` or `PATIENCE` seconds at most."""
         if here.worker is not None:
@@ -296,7 +304,7 @@ class Crew:
             workers=seen.workers,
             starting=seen.starting,
             idle=seen.idle,
-            blocked=seen.blocked,
+            blocked=seen.blocked - seen.written_off,
             elapsed=tick.now - before.now,
             late=tick.late,
             cpu=tick.cpu - before.cpu,
@@ -305,7 +313,7 @@ class Crew:
             asleep=asleep,
         )
         pool = self.pool
-        most = min(pool.max_workers, max(allowed, pool.min_workers))
+        most = min(pool.max_workers, max(allowed, pool.min_workers)) + seen.written_off
         count = self._sizing.decide(sample, pool.min_workers, most, pool.min_spare_workers)
         if allowed != ALL and seen.idle > 0:
             self.decisions.note(seen.workers, count, seen.queued, self._why_held)
