@@ -86,6 +86,7 @@ class Task(NamedTuple):
     lane: LaneCore | None
     blocked: bool  # whether it waits for a future of this very pool
     abandoned: float  # since when nobody wants what it returns; 0 if somebody may
+    left: bool  # whether nobody waits for its end, either
     written_off: bool  # whether it does not count towards the ceiling because of that
     call: tuple[Any, Any]  # what is called, and its arguments; None for each where that was not asked for, or is over
 
@@ -712,6 +713,8 @@ class Pool:
         with self.mutex:
             self._write_off_abandoned()
             self._uncover()
+            # They may wait for such calls alone.
+            self._tell_idlers()
             errand = self._staff()
         self._run(errand, None)
 
@@ -1201,10 +1204,14 @@ class Pool:
             error.__cause__ = refusal
             future.reject(error)
 
-    def await_idle(self, timeout: float, lane: LaneCore | None = None, remaining: int = -1) -> bool:
+    @cython.locals(worker=Worker)
+    def await_idle(
+        self, timeout: float, lane: LaneCore | None = None, remaining: int = -1, leaving: bool = False
+    ) -> bool:
         """Wait up to `timeout` seconds (-1: for ever) until nothing, or nothing of `lane`, is queued or runs.
 
-        With a number of `remaining` workers, until no task waits and there are no more than so many. Return whether
+        With a number of `remaining` workers, until no task waits and there are no more than so many. If `leaving`,
+        workers whose calls nobody waits for do not count, nor do tasks that have no others to wait for. Return whether
         that was so: False after `timeout`, and where the thread is `excused`.
         """
         reason = None if timeout == 0 else self.forbids()
@@ -1222,7 +1229,11 @@ class Pool:
                     unoccupied = len(self.parked) + self.roused + self.starting
                     over = self._waiting() == 0 and self.headcount == unoccupied
                 else:
-                    over = self.headcount <= remaining and (self.broken or self._waiting() == 0)
+                    workers = self.headcount
+                    for worker in self.workers if leaving else ():
+                        workers -= _is_left(worker)
+                    stuck = leaving and self.headcount - self.blocked >= self.max_workers
+                    over = workers <= remaining and (self.broken or stuck or self._waiting() == 0)
                 if over or (elsewhere and self.deserted):
                     return over
                 if reason is None:
@@ -1335,8 +1346,9 @@ class Pool:
                         call = _call_of(future, calls)
                         blocked = worker.waits > worker.written_off
                         since = 0.0 if future._scope is None else future._scope.abandoned
+                        left = _is_left(worker)
                         place = worker.since, worker.thread, future._lane
-                        seen.append((*place, blocked, since, worker.written_off, call))
+                        seen.append((*place, blocked, since, left, worker.written_off, call))
                 running = len(seen)
                 counts: dict[str, float] = {
                     # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.

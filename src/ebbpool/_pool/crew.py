@@ -55,6 +55,7 @@ class Crew:
     initargs: tuple[Any, ...]
     finalizer: Callable[[], object] | None
     daemon: bool
+    leave_after: float | None
     stack_size: int | None
     warn_after: float | None
     warn_lag: float | None
@@ -202,14 +203,34 @@ class Crew:
         """Wait for all threads of the closed pool, but the calling one, to end; return whether they did in time."""
         deadline = None if timeout is None else monotonic() + timeout
         own: set[Any] = {threading.current_thread()}
+        workers = len(self.threads & own)
+        behind: set[threading.Thread] = set()
+        limit = -1.0 if timeout is None else timeout
+        leave = self.leave_after
+        if leave is not None and timeout is not None and timeout < leave:
+            leave = None
         # Wait for the count of workers first: one with a reserved place may have no thread in `threads` yet.
-        if not self.pool.await_idle(-1.0 if timeout is None else timeout, None, len(self.threads & own)):
-            return bool(self.pool.excused())
-        left = self.threads - own
+        if not self.pool.await_idle(limit if leave is None else leave, None, workers):
+            limit = -1.0 if deadline is None else max(0.0, deadline - monotonic())
+            if leave is None or not self.pool.await_idle(limit, None, workers, True):
+                return bool(self.pool.excused())
+            behind = self._leave()
+        left = self.threads - own - behind
         for thread in left:
             thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
         self._strike_off()
         return all(thread.ended() for thread in left)
+
+    def _leave(self) -> set[threading.Thread]:
+        """Warn of the calls that nobody waits for, and return their threads; cancel tasks that have no others."""
+        for future in self.pool.waiting():
+            future.cancel()
+        behind = {task.thread for task in self.pool.survey().running if task.left}
+        names = {thread.name for thread in behind}
+        told = [described(task) for task in self.running(True) if task.abandoned and task.thread in names]
+        if told:
+            LOGGER.warning("pool %r no longer waits for abandoned calls:\n%s", self.name, "\n".join(told))
+        return behind
 
     def hung(self) -> str:
         """Return which abandoned calls have how many threads; an empty text if none."""
