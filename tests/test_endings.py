@@ -362,6 +362,17 @@ def test_an_end_waits_for_abandoned_calls_until_it_may_leave_them(caplog: pytest
     assert not caplog.records
 
 
+def test_an_end_that_waits_learns_that_a_call_is_abandoned() -> None:
+    pool = AdaptiveExecutor(2, daemon=True, leave_after=0.0)
+    with Gate() as gate:
+        future = gate.hold(pool)
+        ending = Background(pool.shutdown)
+        assert ending.still_waits()
+        given_up(future)
+        ending.join()
+    assert all_end(gate.threads)
+
+
 def test_only_daemons_can_be_left_behind() -> None:
     with pytest.raises(ValueError, match=r"leave_after=5\.0 needs daemon=True"):
         AdaptiveExecutor(leave_after=5.0)

@@ -204,14 +204,14 @@ async def test_what_is_queued_runs_though_the_pool_is_shut_down(way: Callable[[A
 @on_every_loop
 async def test_those_of_amap_are_given_up_as_its_loop_is_left() -> None:
     async def read(pool: AdaptiveExecutor, gate: Gate) -> None:
-        async for _ in pool.amap(gate, [1]):
+        async for _ in pool.amap(gate, [1, 2]):
             pass
 
     with AdaptiveExecutor(2) as pool, Gate() as gate:
         reading = asyncio.create_task(read(pool, gate))
-        await asyncio.to_thread(gate.await_begun)
+        await asyncio.to_thread(gate.await_begun, 2)
         reading.cancel()
-        await until(lambda: pool.stats().abandoned == 1)
+        await until(lambda: pool.stats().abandoned == 2)
         pool.submit(gate)
         pool.submit(gate)
         gate.await_begun(2)

@@ -712,7 +712,6 @@ class Pool:
             _leave_room(ROOM)
         with self.mutex:
             self._write_off_abandoned()
-            self._uncover()
             # They may wait for such calls alone.
             self._tell_idlers()
             errand = self._staff()
