@@ -102,6 +102,22 @@ async def test_all_that_can_end_are_answered_however_many_are_left_behind(name: 
         gate.open()
 
 
+async def test_a_call_with_a_limiter_of_its_own_is_beyond_the_ceiling_anyway() -> None:
+    with way("installed", max_workers=2) as installed, Gate() as gate, Gate() as others:
+        pool = installed.pool
+        await leave_behind(installed, gate, gate, limiter=anyio.CapacityLimiter(1))
+        others.hold(pool, 2)
+        pool.submit(others)
+        assert others.nobody_begins()
+        gate.open()
+        await until(lambda: pool.stats().abandoned == 0)
+        assert others.nobody_begins()
+        others.open()
+        await until(lambda: pool.stats().running == 0)
+        with Gate() as later:
+            later.hold(pool, 2)
+
+
 async def test_a_call_whose_end_a_task_waits_for_keeps_its_place() -> None:
     with way("installed", max_workers=2) as installed, Gate() as others:
         pool = installed.pool

@@ -159,6 +159,23 @@ async def test_a_lane_keeps_its_limit(way: Callable[[Any], Ask]) -> None:
 
 
 @on_every_loop
+async def test_a_session_makes_one_call_at_a_time() -> None:
+    with AdaptiveExecutor(2) as pool, pool.session() as session, Gate() as gate, Gate() as others:
+        call = asyncio.get_running_loop().run_in_executor(session, gate)
+        gate.await_begun()
+        call.cancel()
+        await asyncio.sleep(0)
+        next_one = session.submit(gate)
+        others.hold(pool, 2)
+        pool.submit(others)
+        assert others.nobody_begins() and gate.nobody_begins()
+        gate.open()
+        assert next_one.result(TIMEOUT) is None
+        others.open()
+        assert gate.peak == 1
+
+
+@on_every_loop
 async def test_in_a_pool_of_one_nothing_runs_beside_it(way: Callable[[Any], Ask]) -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
         await give_up(pool, way(pool), gate)
