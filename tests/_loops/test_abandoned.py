@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.common import LONG, TIMEOUT, Gate, eventually, forked, wait_for_idle
-from support.loops import on_every_loop, until
+from support.loops import given_up, on_every_loop, until
 
 from ebbpool import AdaptiveExecutor, QueueTimeout
 
@@ -232,6 +232,16 @@ async def test_those_of_amap_are_given_up_as_its_loop_is_left() -> None:
         pool.submit(gate)
         pool.submit(gate)
         gate.await_begun(2)
+
+
+def test_a_submitter_that_finds_no_room_is_told_what_hangs() -> None:
+    with AdaptiveExecutor(1, max_queue=1, max_wait=0.01) as pool, Gate() as gate:
+        given_up(gate.hold(pool))
+        pool.within(LONG).submit(int)
+        with pytest.raises(
+            QueueTimeout, match=r"no room in the queue for .* s; abandoned calls have threads: .*Gate"
+        ):
+            pool.submit(int)
 
 
 def test_one_that_another_thread_cancels_may_still_be_waited_for() -> None:

@@ -121,7 +121,9 @@ def _is_lent(future: FutureCore) -> bool:
 def _is_left(worker: Worker) -> bool:
     """Return whether nobody waits for the call that a worker runs; under the mutex."""
     current: Any = worker.current
-    return current is not None and current._code == RUNNING and current._scope is not None and current._scope.left
+    # Read once: under a GIL the worker drops it meanwhile.
+    scope = None if current is None or current._code != RUNNING else current._scope
+    return scope is not None and scope.left
 
 
 class Pool:
@@ -1344,7 +1346,8 @@ class Pool:
                         future = worker.current
                         call = _call_of(future, calls)
                         blocked = worker.waits > worker.written_off
-                        since = 0.0 if future._scope is None else future._scope.abandoned
+                        scope = future._scope
+                        since = 0.0 if scope is None else scope.abandoned
                         left = _is_left(worker)
                         place = worker.since, worker.thread, future._lane
                         seen.append((*place, blocked, since, left, worker.written_off, call))
