@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import re
 import threading
 import weakref
 from collections.abc import Callable
@@ -14,8 +15,9 @@ from typing import Any
 
 import pytest
 from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, collected, eventually, forked, needs_stacks
+from support.loops import given_up
 
-from ebbpool import AdaptiveExecutor
+from ebbpool import AdaptiveExecutor, aio
 
 NUMBERS = itertools.count()
 CLOSED = "cannot schedule new futures after shutdown"
@@ -282,6 +284,100 @@ def test_the_report_tells_of_lanes_and_of_what_nobody_waits_for() -> None:
         with pytest.raises(TimeoutError, match=r"Gate, running for .* s, abandoned: nobody waits for it\n") as caught:
             pool.shutdown(timeout=0)
         assert str(caught.value).count("Gate, lane 'db', running for") == 1
+
+
+def with_block(pool: AdaptiveExecutor) -> None:
+    with pool:
+        pass
+
+
+async def async_with_block(pool: AdaptiveExecutor) -> None:
+    async with pool:
+        pass
+
+
+def loop_of(factory: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[AdaptiveExecutor], None]:
+    async def main(pool: AdaptiveExecutor) -> None:
+        asyncio.get_running_loop().set_default_executor(pool)
+
+    def run(pool: AdaptiveExecutor) -> None:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(main(pool))
+
+    return run
+
+
+LEAVING: dict[str, Callable[[AdaptiveExecutor], object]] = {
+    "shutdown": AdaptiveExecutor.shutdown,
+    "shutdown with a time-out": lambda pool: pool.shutdown(timeout=TIMEOUT),
+    "with": with_block,
+    "async with": lambda pool: asyncio.run(async_with_block(pool)),
+    "asyncio.run": loop_of(asyncio.new_event_loop),
+    "asyncio.run with our loop": loop_of(aio.new_event_loop),
+}
+"""What waits for the threads of a pool."""
+
+
+@pytest.mark.parametrize("end", LEAVING.values(), ids=LEAVING)
+def test_an_end_leaves_abandoned_calls_behind_and_waits_for_others(
+    end: Callable[[AdaptiveExecutor], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = AdaptiveExecutor(3, "web", daemon=True, leave_after=0.01)
+    with Gate() as gate, Gate() as wanted:
+        given_up(gate.hold(pool))
+        futures = [pool.submit(wanted) for _ in range(4)]
+        wanted.await_begun(3)
+        ending = Background(lambda: end(pool))
+        assert ending.still_waits()
+        wanted.open()
+        ending.join()
+        assert [future.result(0) for future in futures] == [None] * 4
+        [text] = [record.getMessage() for record in caplog.records]
+        first, told, *_ = text.splitlines()
+        assert first == "pool 'web' no longer waits for abandoned calls:"
+        assert re.fullmatch(r"web_\d+: .*Gate, running for \d+\.\d s, abandoned: nobody waits for it", told)
+    assert all_end(gate.threads)
+
+
+def test_an_end_cancels_what_waits_behind_abandoned_calls_alone(caplog: pytest.LogCaptureFixture) -> None:
+    pool = AdaptiveExecutor(1, daemon=True, leave_after=0.0)
+    with Gate() as gate:
+        given_up(gate.hold(pool))
+        waiting = pool.submit(int)
+        pool.shutdown()
+        assert waiting.cancelled() and "no longer waits for abandoned calls" in caplog.text
+    assert all_end(gate.threads)
+
+
+def test_an_end_waits_for_abandoned_calls_until_it_may_leave_them(caplog: pytest.LogCaptureFixture) -> None:
+    with Gate() as gate:
+        pool = AdaptiveExecutor(2, daemon=True, leave_after=LONG)
+        given_up(gate.hold(pool))
+        with pytest.raises(TimeoutError, match="abandoned: nobody waits for it"):
+            pool.shutdown(timeout=0)
+        ending = Background(pool.shutdown)
+        assert ending.still_waits()
+        gate.open()
+        ending.join()
+    assert not caplog.records
+
+
+def test_an_end_that_waits_learns_that_a_call_is_abandoned() -> None:
+    pool = AdaptiveExecutor(2, daemon=True, leave_after=0.0)
+    with Gate() as gate:
+        future = gate.hold(pool)
+        ending = Background(pool.shutdown)
+        assert ending.still_waits()
+        given_up(future)
+        ending.join()
+    assert all_end(gate.threads)
+
+
+def test_only_daemons_can_be_left_behind() -> None:
+    with pytest.raises(ValueError, match=r"leave_after=5\.0 needs daemon=True"):
+        AdaptiveExecutor(leave_after=5.0)
+    with pytest.raises(ValueError, match="leave_after must be at least 0 seconds, not -1"):
+        AdaptiveExecutor(leave_after=-1, daemon=True)
 
 
 def test_a_task_may_shut_its_own_pool_down_and_cannot_wait_for_that() -> None:

@@ -31,7 +31,7 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
     theirs = list(inspect.signature(ThreadPoolExecutor).parameters)[:4]
     assert [parameter.name for parameter in ours[:4]] == theirs
     assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in ours[4:])
-    limits = dict.fromkeys(("max_queue", "max_wait", "warn_after", "warn_lag"))
+    limits = dict.fromkeys(("max_queue", "max_wait", "warn_after", "warn_lag", "leave_after"))
     sizes = {"min_workers": 0, "min_spare_workers": 0, "keep_alive": None, "thread_stack_size": None}
     ways = {"when_full": "block", "propagate_context": False, "daemon": False, "finalizer": None}
     assert {parameter.name: parameter.default for parameter in ours[4:]} == limits | sizes | ways

@@ -45,7 +45,8 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
 
     Args:
         max_workers: The most threads at a time; 256 if None. Workers blocked on a future of this same pool do not
-            count, so nested submits cannot deadlock. While calls of tasks that have called before wait at this limit,
+            count, so nested submits cannot deadlock. Nor do those whose calls were abandoned, up to as many again; with
+            1 they do count. While calls of tasks that have called before wait at this limit,
             there may be a sixteenth more, up to a quarter if they are stuck; none if it is below 16.
         thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...; also the pool's `name`.
         initializer: Called with `initargs` in each thread before its first task. If it raises, the pool is broken.
@@ -70,6 +71,9 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         finalizer: Called without arguments in each thread before it ends. What it raises is logged.
         propagate_context: Whether a task runs in a copy of its submitter's context variables.
         daemon: Whether the interpreter may exit while tasks run; queued tasks are cancelled then.
+        leave_after: Seconds after which `shutdown` no longer waits for abandoned calls, nor the end of ``with``,
+            ``async with`` and ``asyncio.run`` (if the pool is the loop's default executor). A warning to the
+            ``concurrent.futures`` logger names them, with their stacks. It needs `daemon`. None to wait for them.
         thread_stack_size: Bytes of stack that each thread has at least, rounded up to whole pages of memory; None for
             what `threading.stack_size` says, 8 MiB on most Linux systems. It reserves address space; only the part that
             a thread has used takes memory. `threading.stack_size` is changed for the instant in which a worker is
@@ -108,6 +112,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         finalizer: Callable[[], object] | None = None,
         propagate_context: bool = False,
         daemon: bool = False,
+        leave_after: float | None = None,
         thread_stack_size: int | None = None,
         warn_after: float | None = None,
         warn_lag: float | None = None,
@@ -126,6 +131,9 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         self._when_full = one_of("when_full", when_full, get_args(WhenFull))
         if daemon and not daemon_threads():
             raise RuntimeError(f"daemon={daemon!r} needs daemon threads, which are disabled in this (sub)interpreter")
+        if leave_after is not None and not daemon:
+            raise ValueError(f"leave_after={leave_after!r} needs daemon=True: the interpreter waits for other threads")
+        leave = waiting_limit("leave_after", leave_after)
         stack = stack_size("thread_stack_size", thread_stack_size)
         warnings = {
             name: None if limit is None else above_zero(name, finite_seconds(name, limit))
@@ -134,7 +142,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         say_if_plain()
         self._discarding = False
         prefix = thread_name_prefix or ""
-        self._crew = Crew(prefix, initializer, arguments, finalizer, bool(daemon), stack, **warnings)
+        self._crew = Crew(prefix, initializer, arguments, finalizer, bool(daemon), leave, stack, **warnings)
         self._pool = self._crew.pool
         self._pool.short_first = bool(short_first)
         if propagate_context:
@@ -339,7 +347,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         `BrokenThreadPool`.
 
         Args:
-            wait: Whether to wait until all threads have ended.
+            wait: Whether to wait until all threads have ended, but for those that `leave_after` leaves behind.
             cancel_futures: Whether to cancel tasks that have not started. Those that run learn of it: see
                 `ebbpool.cancelled`.
             timeout: Seconds to wait at most; None for no limit.

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import from_thread, to_thread
-from support.anyio import begun, missing, on_asyncio, until, way
+from support.anyio import begun, leave_behind, missing, on_asyncio, until, way
 from support.common import LONG, TIMEOUT, Gate
 
 import ebbpool
@@ -86,6 +86,49 @@ async def test_a_scope_that_is_cancelled_reaches_the_thread(abandon: bool) -> No
         await until(lambda: pool.stats().running == 0)
         assert pool.stats().abandoned == 0
     assert outcome == [True, True, "as anyio has it"]
+
+
+@pytest.mark.parametrize("name", ["installed", "stock"])
+async def test_all_that_can_end_are_answered_however_many_are_left_behind(name: str) -> None:
+    """They are more than the pool's ceiling; anyio's own threads do as well."""
+    with way(name, max_workers=4) as one, Gate() as gate:
+        for number in range(42):
+            if number % 7:
+                assert await one.run_sync(abs, number) == number
+            else:
+                await leave_behind(one, gate, gate)
+        if name == "installed":
+            assert (one.pool.stats().abandoned, one.pool.stats().blocked) == (6, 0)
+        gate.open()
+
+
+async def test_a_call_with_a_limiter_of_its_own_is_beyond_the_ceiling_anyway() -> None:
+    with way("installed", max_workers=2) as installed, Gate() as gate, Gate() as others:
+        pool = installed.pool
+        await leave_behind(installed, gate, gate, limiter=anyio.CapacityLimiter(1))
+        others.hold(pool, 2)
+        pool.submit(others)
+        assert others.nobody_begins()
+        gate.open()
+        await until(lambda: pool.stats().abandoned == 0)
+        assert others.nobody_begins()
+        others.open()
+        await until(lambda: pool.stats().running == 0)
+        with Gate() as later:
+            later.hold(pool, 2)
+
+
+async def test_a_call_whose_end_a_task_waits_for_keeps_its_place() -> None:
+    with way("installed", max_workers=2) as installed, Gate() as others:
+        pool = installed.pool
+        async with installed.busy(calls=2) as (_, group):
+            group.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await until(lambda: pool.stats().abandoned == 2)
+                waiting = pool.submit(others)
+                assert others.nobody_begins()
+        others.open()
+        assert waiting.result(TIMEOUT) is None
 
 
 @on_asyncio

@@ -19,6 +19,7 @@ from support.loops import on_every_loop, turns
 
 from ebbpool import AdaptiveExecutor, QueueFull
 
+
 def slow(order: list[str], name: str) -> None:
     order.append(name)
 

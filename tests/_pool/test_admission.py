@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -10,6 +11,7 @@ from unittest import mock
 import pytest
 from support import rules, seams
 from support.common import TIMEOUT, Gate, eventually, wait_for_idle
+from support.loops import given_up
 
 from ebbpool import AdaptiveExecutor, QueueFull
 
@@ -197,6 +199,17 @@ def test_a_task_that_is_submitted_wakes_nobody_who_is_held_back_unless_one_waits
         assert pool.stats().idle == 2
     wait_for_idle(pool)
     assert pool.submit(lambda: pool.submit(lambda: pool.submit(int).result()).result()).result(60.0) == 0
+
+
+def test_a_call_that_nobody_waits_for_is_none_of_those_allowed(pool: AdaptiveExecutor) -> None:
+    warm(pool)
+    with Gate() as gate, Gate() as others:
+        given_up(gate.hold(pool))
+        seams.engine_of(pool).admit(1)
+        others.hold(pool)
+        pool.submit(others)
+        assert others.nobody_begins()
+        gate.open()
 
 
 def test_a_closed_pool_holds_nobody_back(pool: AdaptiveExecutor) -> None:

@@ -179,7 +179,9 @@ def test_where_the_kernel_hides_it_a_thread_that_does_not_run_waits_for_a_lock(m
 def test_workers_are_sorted_by_what_their_tasks_do(world: World) -> None:
     first, second, third, unclocked = world.thread(1, 2, place=Place.LOCK) + world.thread(3, 4, place=Place.OUTSIDE)
     del world.used[4]
-    tasks = [SimpleNamespace(thread=one, since=990.0, blocked=False) for one in (first, second, third)]
+    tasks = [
+        SimpleNamespace(thread=one, since=990.0, blocked=False, written_off=False) for one in (first, second, third)
+    ]
     pool: Any = SimpleNamespace(survey=lambda: SimpleNamespace(running=tasks))
 
     def sort(after: float, *computing: int) -> tuple[int, ...]:
@@ -192,7 +194,7 @@ def test_workers_are_sorted_by_what_their_tasks_do(world: World) -> None:
     assert sort(1.1 * STILL, 1, 3) == (1, 1, 1), "one that has run again"
     tasks[0].since = world.now
     assert sort(1.1 * STILL, 1) == (1, 0, 2), "its next task is a quick one again"
-    tasks[1].blocked = tasks[2].blocked = True
-    tasks.append(SimpleNamespace(thread=unclocked, since=world.now, blocked=False))
+    tasks[1].blocked = tasks[2].written_off = True
+    tasks.append(SimpleNamespace(thread=unclocked, since=world.now, blocked=False, written_off=False))
     assert sort(0.9 * census.LONG, 1) == (2, 0, 0)
     assert sort(census.LONG) == (0, 1, 1), "where threads have no clocks, seconds count"

@@ -91,6 +91,25 @@ EXITS = {
         """,
         ["main is over", "False", "[False, False, False, False]"],
     ),
+    "a loop leaves an abandoned call of a daemon pool behind": (
+        """
+            import asyncio, logging
+            logging.disable()
+            begun = threading.Event()
+            def stay():
+                begun.set()
+                threading.Event().wait()
+            async def main():
+                loop = asyncio.get_running_loop()
+                loop.set_default_executor(AdaptiveExecutor(daemon=True, leave_after=0.1))
+                call = loop.run_in_executor(None, stay)
+                begun.wait(10)
+                call.cancel()
+            asyncio.run(main())
+            print("over")
+        """,
+        ["over"],
+    ),
     "exit grows for what is queued": (
         """
             barrier = threading.Barrier(3)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from support import rules, seams
 from support.common import LONG, Gate, eventually, wait_for_idle
+from support.loops import given_up
 from support.rules import CREW, TICK, Asleep, Decisions, Sample, Sizing
 
 from ebbpool import AdaptiveExecutor, Decision
@@ -20,6 +21,7 @@ class Recorded(Sizing):
     def __init__(self) -> None:
         self.begun: list[float] = []
         self.samples: list[Sample] = []
+        self.most = 0
         super().__init__()
         self.begun.clear()
 
@@ -27,8 +29,9 @@ class Recorded(Sizing):
         super().begin(rest)
         self.begun.append(rest)
 
-    def decide(self, sample: Sample, *_: int) -> int:
+    def decide(self, sample: Sample, min_workers: int, max_workers: int, min_spare_workers: int) -> int:
         self.samples.append(sample)
+        self.most = max_workers
         return 0
 
 
@@ -91,6 +94,18 @@ def test_who_is_asleep_is_counted_only_when_it_is_asked_for(pool: AdaptiveExecut
     assert first is third is None
     assert (second is None) == (sys.platform != "linux")
     assert second is None or second.counted == 1
+
+
+def test_threads_of_abandoned_calls_are_among_those_that_may_sleep(pool: AdaptiveExecutor, told: Recorded) -> None:
+    """Others may be started for them all the same, beyond the ceiling."""
+    with Gate() as gate:
+        for _ in range(2):
+            given_up(gate.hold(pool))
+        gate.hold(pool)
+        pool.submit(int)
+        seams.begin_looks(pool, 1000.0)
+        seams.look_at(pool, 1000.0 + TICK)
+        assert (told.samples[-1].workers, told.samples[-1].blocked, told.most) == (3, 0, 6)
 
 
 # What is kept of the reasons.

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from support import seams
 from support.common import (
+    A_MOMENT,
     COUNTS_REFERENCES,
     LONG,
     TIMEOUT,
@@ -29,6 +30,7 @@ from support.common import (
     starting,
     wait_for_idle,
 )
+from support.loops import given_up
 from support.rules import NAME
 from support.seams import crew, threads, timekeeper
 
@@ -323,6 +325,17 @@ def test_no_task_of_a_lane_or_in_line_is_left_undone(ends: dict[str, bool] | Non
         pool.shutdown(timeout=TIMEOUT)
     stats = lane.stats()
     assert (stats.cancelled if cancels else stats.failed, stats.running, len(futures)) == (5, 0, 10)
+
+
+def test_what_waits_behind_abandoned_calls_is_not_given_up() -> None:
+    """They may end, unlike calls that wait for their own pool."""
+    with AdaptiveExecutor(2) as pool, Gate() as gate:
+        given_up(gate.hold(pool))
+        with seams.setting(give_up=0.0), starting(WORKERS, no_thread):
+            waiting = pool.submit(int)
+            assert not futures_wait([waiting], A_MOMENT).done
+            gate.open()
+            assert waiting.result(TIMEOUT) == 0
 
 
 def test_a_shutdown_waits_for_threads_to_come_again_or_reports_what_has_no_worker() -> None:

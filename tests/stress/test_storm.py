@@ -187,8 +187,8 @@ class Storm:
     def reader(self, rng: random.Random) -> None:
         stats = self.plain.look()
         threads = len(self.pool._threads)
-        # Continuations of loops may have a reserve.
-        most = self.highest_ceiling * (5 if self.kind == "loops" or self.limited else 4) // 4 + self.blocked.peak
+        # Continuations of loops may have a reserve, and as many calls as the ceiling may be given up there.
+        most = self.highest_ceiling * (9 if self.kind == "loops" or self.limited else 4) // 4 + self.blocked.peak
         assert 0 <= stats.workers <= most and threads <= most, (stats, threads, most)
         assert stats.workers == stats.idle + stats.running, stats
         if self.kind == "threads":
@@ -243,6 +243,8 @@ class Storm:
             for ticket in calls:
                 if ticket.future.done():
                     ticket.look()
+            # What was submitted is given up here, too.
+            self.canceller(rng)
             for number in rng.sample(range(len(calls)), len(calls) // 5):
                 (tasks[number] if rng.random() < 0.5 else calls[number]).cancel()
         left = (await asyncio.wait(tasks, timeout=PATIENCE))[1] if tasks else ()

@@ -139,6 +139,15 @@ async def until(condition: Callable[[], object], what: str = "") -> None:
         collect_at(tries)
 
 
+def given_up(future: Any) -> None:
+    """Cancel a future that runs where an event loop runs, as asyncio does for an await that was given up."""
+
+    async def cancel() -> None:
+        assert not future.cancel()
+
+    asyncio.run(cancel())
+
+
 async def turns(count: int = 10) -> None:
     for _ in range(count):
         await asyncio.sleep(0)

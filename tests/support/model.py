@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ebbpool import AdaptiveExecutor, Future, QueueFull
 from support.common import Background, Boom
+from support.loops import given_up
 
 PATIENCE = 10.0
 PREFIX = "modelled"
@@ -40,6 +41,7 @@ class Task:
     gate: threading.Event = field(default_factory=threading.Event)
     started: threading.Event = field(default_factory=threading.Event)
     handed: threading.Event = field(default_factory=threading.Event)
+    abandoned: bool = False
     runs: list[int] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
@@ -71,6 +73,7 @@ class ExecutorModel(RuleBasedStateMachine):
         self.rejected = 0
         self.highest = 0
         self.most_blocked = 0
+        self.most_abandoned = 0
 
     @initialize(
         max_workers=st.integers(1, 4),
@@ -96,7 +99,11 @@ class ExecutorModel(RuleBasedStateMachine):
         return sum(task.state == "blocked" for task in self.running)
 
     def active(self) -> int:
-        return len(self.running) - self.blocked()
+        return len(self.running) - self.blocked() - self.written_off()
+
+    def written_off(self) -> int:
+        """How many calls do not count because nobody waits for them; a pool of one counts them."""
+        return min(sum(task.abandoned for task in self.running), self.max_workers) if self.max_workers > 1 else 0
 
     def has_room(self) -> bool:
         """Whether submit() takes a task at once: by a free worker, a new worker, or a place in the queue."""
@@ -246,6 +253,17 @@ class ExecutorModel(RuleBasedStateMachine):
             assert wait([task.future], timeout=0).done == {task.future}
             self.settle()
 
+    @precondition(lambda self: any(task.state == "running" and not task.nested for task in self.running))
+    @rule(data=st.data())
+    def abandon(self, data: st.DataObject) -> None:
+        known = [task for task in self.running if task.state == "running" and not task.nested and not task.parent]
+        if known:
+            task = data.draw(st.sampled_from(known))
+            given_up(task.future)
+            task.abandoned = True
+            self.most_abandoned = max(self.most_abandoned, self.written_off())
+            self.settle()
+
     # The pool.
 
     @precondition(lambda self: not self.closed)
@@ -253,6 +271,7 @@ class ExecutorModel(RuleBasedStateMachine):
     def resize(self, max_workers: int, keep_alive: float) -> None:
         self.max_workers = max_workers
         self.highest = max(self.highest, max_workers)
+        self.most_abandoned = max(self.most_abandoned, self.written_off())
         self.pool.resize(max_workers=max_workers, min_workers=0, keep_alive=keep_alive)
         assert self.pool._max_workers == max_workers
         self.settle()
@@ -328,8 +347,9 @@ class ExecutorModel(RuleBasedStateMachine):
         assert stats.cancelled == self.count("cancelled")
         assert stats.rejected == self.rejected
         assert stats.running >= self.active()
-        assert stats.workers <= self.highest + self.most_blocked, stats
-        assert len(self.pool._threads) <= self.highest + self.most_blocked
+        most = self.highest + self.most_blocked + self.most_abandoned
+        assert max(stats.workers, len(self.pool._threads)) <= most, stats
+        assert stats.abandoned == sum(task.abandoned for task in self.running), stats
         assert self.pool._shutdown == self.closed
         if self.submitter is not None:
             assert not self.submitter[1].over.is_set(), "submit() found room in a full queue"

@@ -113,7 +113,8 @@ def maps(pool: AdaptiveExecutor, lane: Lane) -> None:
 
 def constructs() -> None:
     AdaptiveExecutor(4, "name", print, ("one", 2))
-    AdaptiveExecutor(max_workers=None, min_workers=1, min_spare_workers=2, keep_alive=0.5, max_queue=10, daemon=True)
+    AdaptiveExecutor(max_workers=None, min_workers=1, min_spare_workers=2, keep_alive=0.5, max_queue=10)
+    AdaptiveExecutor(daemon=True, leave_after=5.0)
     AdaptiveExecutor(when_full="reject", finalizer=lambda: None, propagate_context=True)
     # Only the three policies there are.
     AdaptiveExecutor(when_full="drop")  # type: ignore[arg-type]

@@ -103,7 +103,7 @@ class TrioCall:
         if withdrawn:
             self._give_back()
         else:
-            self.call.abandon()
+            self.call.abandon(None if self.abandon else self)
         if withdrawn or self.abandon:
             self.task[0] = None
             return trio.lowlevel.Abort.SUCCEEDED

@@ -81,7 +81,8 @@ class FutureCore:
         """Cancel the call if it has not started; wake waiters and run callbacks in the calling thread.
 
         A running call goes on, and can learn of it by `ebbpool.cancelled` and its kin. What it has given to
-        `ebbpool.on_cancel` runs in the calling thread, or in ebbpool's timer thread if this one runs an event loop.
+        `ebbpool.on_cancel` runs in the calling thread. If that runs an event loop, it runs in ebbpool's timer thread,
+        and the call counts as abandoned.
 
         Returns:
             True if the call will never run.
@@ -89,8 +90,14 @@ class FutureCore:
         wanted = CANCELLED if self._pool is _ORPHANS else NOTIFIED
         if not self._conclude(PENDING, PENDING, wanted, None, None):
             if self._code == RUNNING:
-                # A callback might block the loop that runs in this thread.
-                self._ensure_scope().cancel(self._pool.call_soon if runs_loop() else None)
+                scope = self._ensure_scope()
+                if runs_loop():
+                    # What runs in this thread cannot wait for the call: its await was given up.
+                    self._pool.abandon(scope, True)
+                    # A callback might block the loop.
+                    scope.cancel(self._pool.call_soon)
+                else:
+                    scope.cancel()
             return self.cancelled()
         self._forget()
         self._pool.sweep(self)

@@ -100,13 +100,15 @@ class LoopCall(FutureCore):
         return self._code == NOTIFIED
 
     def abandon(self, heir: Any = None) -> None:
-        """Note, in the loop's thread, that nobody waits any more; the outcome goes to the ticket `heir`, if any."""
+        """Note, in the loop's thread, that nobody wants the outcome; the ticket `heir`, if any, waits for the end."""
         self._abandoned = monotonic()
         if heir is not None:
             with self._pool.mutex:
                 # The last reference to the one before may not go under the mutex.
                 before, self._ticket = self._ticket, heir
             del before
+        if self._code < CANCELLED:
+            self._pool.abandon(self._ensure_scope(), heir is None)
 
     def deliver(self) -> None:
         """Give the outcome to the ticket, in the loop's thread."""

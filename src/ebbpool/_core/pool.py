@@ -74,7 +74,8 @@ class Snapshot(NamedTuple):
     workers: int
     starting: int  # those of the workers that have not begun to work
     idle: int
-    blocked: int  # those that wait for this very pool
+    blocked: int  # those that wait for this very pool, or are written off
+    written_off: int
     moved: Known | None  # the function whose calls, by what is known now, go first
 
 
@@ -86,7 +87,9 @@ class Task(NamedTuple):
     lane: LaneCore | None
     blocked: bool  # whether it waits for a future of this very pool
     short: bool  # whether it went ahead of others, as a call that is known to be short
-    abandoned: float  # since when nobody waits for it; 0 if somebody may
+    abandoned: float  # since when nobody wants what it returns; 0 if somebody may
+    left: bool  # whether nobody waits for its end, either
+    written_off: bool  # whether it does not count towards the ceiling
     call: tuple[Any, Any]  # what is called, and its arguments; None for each where that was not asked for, or is over
 
 
@@ -119,6 +122,14 @@ def _age(future: FutureCore) -> float:
 def _is_lent(future: FutureCore) -> bool:
     """Return whether a thread beyond the ceiling is lent to this very task."""
     return future._lane is not None and future._lane.lifts_ceiling
+
+
+def _is_left(worker: Worker) -> bool:
+    """Return whether nobody waits for the call that a worker runs; under the mutex."""
+    current: Any = worker.current
+    # Read once: under a GIL the worker drops it meanwhile.
+    scope = None if current is None or current._code != RUNNING else current._scope
+    return scope is not None and scope.left
 
 
 class Pool:
@@ -198,6 +209,10 @@ class Pool:
         self.roused: int = 0  # workers that were woken and have not come to the queue yet
         self.searching: bool = False  # whether a woken or newly started worker is on its way to the queue
         self.blocked: int = 0
+        # Workers that are counted as blocked, because nobody waits for their calls, or because these have threads for
+        # short calls and have turned out long. As many as the ceiling at most; none in a pool of one, where people
+        # count on one call at a time.
+        self.written_off: int = 0
         self.shorts: int = 0  # workers that are not blocked, with a short call in hand for which others had no place
         self.covered: bool = False  # whether the timekeeper watches the pool, so that it need not be called
         self.at_ceiling: bool = False  # whether the timekeeper looks rarely; it is called once the pool may grow
@@ -220,6 +235,7 @@ class Pool:
             self._lend(max_workers - self.ceiling)
             self.ceiling = max_workers
             self.short_room = self._short_room()
+            self._write_off_abandoned()
             self.max_wait = max_wait
             self.stale = 0.0
             self.dequeue = self.oldest_first
@@ -399,13 +415,18 @@ class Pool:
     def _is_short(self, call: FutureCore) -> bool:
         return self.functions.is_short(call._known, self.clock)
 
-    @cython.locals(known=Known, future=FutureCore, short=cython.bint, moves=cython.bint)
+    @cython.locals(known=Known, future=FutureCore, worker=Worker, short=cython.bint, moves=cython.bint)
     def _sort(self, now: float, trash: list[Any]) -> Known | None:
         """Under the mutex: have waiting calls go first that are known to be short by now, and the others no longer.
 
         Return the function whose calls have moved up, or one of them.
         """
         self.sorted = now + SORTED + LOOK * self._waiting()
+        if self.shorts >= self.short_room:
+            for worker in self.workers:
+                if worker.short and now - worker.begun >= SORTED and self._may_write_off(worker):
+                    if not self.functions.is_short(worker.known, now):
+                        self._write_off(worker, 1)
         moved: Any = None
         moves, self.unsorted = self.unsorted, False
         for known in self.measured:
@@ -475,6 +496,7 @@ class Pool:
             self._leave_line(future)
             self.clock = worker.begun = monotonic()
             worker.known = future._known
+            worker.noted = True
             self.functions.begin(worker.known, worker.begun)
             self.went_first += future._short
             if not others:
@@ -484,13 +506,20 @@ class Pool:
 
     @cython.locals(known=Known)
     def _note_end(self, worker: Worker) -> None:
-        """Under the mutex: count a measured call that has ended; its future, which the worker has, keeps `known`."""
+        """Under the mutex: count a call that is measured or written off, and has ended."""
+        worker.noted = False
+        if worker.written_off:
+            self._write_off(worker, -1)
+            # Another may be written off in its place.
+            self._write_off_abandoned()
         if worker.short:
             worker.short = False
             self.shorts -= 1
         known: Any = worker.known
-        worker.known = None
-        self.functions.end(known, worker.begun, monotonic())
+        if known is not None:
+            # Its future, which the worker has, refers to it, too.
+            worker.known = None
+            self.functions.end(known, worker.begun, monotonic())
 
     def _make_room(self) -> None:
         """Under the mutex: give free places in the queue to the seekers that have waited longest."""
@@ -830,6 +859,49 @@ class Pool:
                 self.workers.remove(worker)
                 self.started -= 1
 
+    def abandon(self, scope: Scope, left: bool) -> None:
+        """Note that nobody wants what the call of `scope` returns, nor waits for its end if it is `left`."""
+        scope.abandoned = monotonic()
+        scope.left = left
+        if not cython.compiled:
+            _leave_room(ROOM)
+        with self.mutex:
+            self._write_off_abandoned()
+            # They may wait for such calls alone.
+            self._tell_idlers()
+            errand = self._staff()
+        self._run(errand, None)
+
+    def _write_off_abandoned(self) -> None:
+        """Under the mutex: count workers whose calls nobody waits for as blocked, as many as the ceiling at most."""
+        most = self.ceiling if self.ceiling > 1 else 0
+        for worker in self.workers:
+            if worker.written_off:
+                if self.written_off > most:
+                    self._write_off(worker, -1)
+            elif self._may_write_off(worker) and _is_left(worker):
+                current: Any = worker.current
+                if not _is_lent(current):
+                    self._write_off(worker, 1)
+
+    def _may_write_off(self, worker: Worker) -> bool:
+        return not worker.written_off and self.written_off < self.ceiling and self.ceiling > 1
+
+    def _write_off(self, worker: Worker, places: int) -> None:
+        """Under the mutex: count a worker as blocked because of an abandoned call (1), or no longer (-1)."""
+        self.written_off += places
+        worker.written_off = places > 0
+        worker.waits += places
+        if worker.waits == worker.written_off:
+            self._block(worker, places)
+        if places > 0:
+            worker.noted = True
+
+    def hung(self) -> str:
+        """Return which abandoned calls have threads, if no more can be written off; else an empty text."""
+        crew = self.crew() if self.written_off >= self.ceiling or self.ceiling == 1 else None
+        return "" if crew is None else str(crew.hung())
+
     def _arrived(self, worker: Worker) -> str | None:
         """Under the mutex: count a worker that was on its way and has taken a task; return an errand or None."""
         self._clear(worker)
@@ -1129,7 +1201,7 @@ class Pool:
             if worker in self.workers:
                 self._remove(worker)
             worker.current = None
-            if worker.known is not None:
+            if worker.noted:
                 self._note_end(worker)
             if current is not None:
                 if error is not None:
@@ -1245,10 +1317,15 @@ class Pool:
             return "this signal handler or finaliser has interrupted the pool's own code, which waits for it"
         return None
 
+    @cython.locals(worker=Worker)
     def stranded(self) -> int:
         """Return how many tasks wait that no worker will take: none is there, or all are blocked on this very pool."""
         with self.mutex:
-            return self._waiting() if self.headcount <= self.blocked and not self.broken else 0
+            blocked = 0
+            for worker in self.workers:
+                # One that is only written off may come back.
+                blocked += worker.waits > worker.written_off
+            return self._waiting() if self.headcount <= blocked and not self.broken else 0
 
     @cython.locals(future=FutureCore)
     def give_up(self, refusal: BaseException) -> None:
@@ -1265,10 +1342,14 @@ class Pool:
             error.__cause__ = refusal
             future.reject(error)
 
-    def await_idle(self, timeout: float, lane: LaneCore | None = None, remaining: int = -1) -> bool:
+    @cython.locals(worker=Worker)
+    def await_idle(
+        self, timeout: float, lane: LaneCore | None = None, remaining: int = -1, leaving: bool = False
+    ) -> bool:
         """Wait up to `timeout` seconds (-1: for ever) until nothing, or nothing of `lane`, is queued or runs.
 
-        With a number of `remaining` workers, until no task waits and there are no more than so many. Return whether
+        With a number of `remaining` workers, until no task waits and there are no more than so many. If `leaving`,
+        workers whose calls nobody waits for do not count, nor do tasks that have no others to wait for. Return whether
         that was so: False after `timeout`, and where the thread is `excused`.
         """
         reason = None if timeout == 0 else self.forbids()
@@ -1286,7 +1367,11 @@ class Pool:
                     unoccupied = len(self.parked) + self.roused + self.starting
                     over = self._waiting() == 0 and self.headcount == unoccupied
                 else:
-                    over = self.headcount <= remaining and (self.broken or self._waiting() == 0)
+                    workers = self.headcount
+                    for worker in self.workers if leaving else ():
+                        workers -= _is_left(worker)
+                    stuck = leaving and self.headcount - self.blocked >= self.max_workers
+                    over = workers <= remaining and (self.broken or stuck or self._waiting() == 0)
                 if over or (elsewhere and self.deserted):
                     return over
                 if reason is None:
@@ -1354,18 +1439,20 @@ class Pool:
                     errand = self._arrange()
                 idle = len(self.parked) + self.roused
                 # A tuple until the mutex is free: a named one is made by interpreted code.
-                seen = (may_grow, waiting, self.taken, self.headcount, self.starting, idle, self.blocked, moved)
+                crowd = self.headcount, self.starting, idle, self.blocked, self.written_off
+                seen = (may_grow, waiting, self.taken, *crowd, moved)
             finally:
                 let_collector(collects)
         self._run(errand, None)
+        why = self.hung() if late else ""
         for future in late:
             with self.mutex:
                 scope = future._scope
             if scope is not None:
-                future.reject(scope.refusal())
+                future.reject(scope.refusal(why))
         return Snapshot(*seen) if looked_at else None
 
-    @cython.locals(worker=Worker, future=FutureCore, left=cython.double)
+    @cython.locals(worker=Worker, future=FutureCore)
     def survey(self, calls: bool = False) -> Survey:
         """Return what the pool does at one moment, and its figures; with what is called if `calls`.
 
@@ -1391,17 +1478,19 @@ class Pool:
                     if worker.current is not None:
                         future = worker.current
                         call = _call_of(future, calls)
-                        left = future._abandoned if future._looped else 0.0
+                        blocked = worker.waits > worker.written_off
                         short = worker.known is not None and future._short
-                        blocked = worker.waits > 0
-                        seen.append((worker.since, worker.thread, future._lane, blocked, short, left, call))
+                        scope = future._scope
+                        since = 0.0 if scope is None else scope.abandoned
+                        place = worker.since, worker.thread, future._lane, blocked, short
+                        seen.append((*place, since, _is_left(worker), worker.written_off, call))
                 running = len(seen)
                 counts: dict[str, float] = {
                     # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
                     "workers": len(self.workers),
                     "idle": len(self.workers) - running,
                     "running": running,
-                    "blocked": self.blocked,
+                    "blocked": sum([task[3] for task in seen]),
                     "queued": queued,
                     "submitted": self.taken + queued + self.cancelled,
                     "completed": self.taken - self.failed - running,
@@ -1471,7 +1560,8 @@ class Pool:
             try:
                 for worker in stayed:
                     self._clear(worker)
-                    worker.short = False
+                    worker.waits -= worker.written_off
+                    worker.noted = worker.short = worker.written_off = False
                     worker.known = None
                 self._begin(stayed)
                 for lane in lanes:

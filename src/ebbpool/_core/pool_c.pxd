@@ -43,6 +43,8 @@ cdef double LOOK, LOOKS, SORTED, STALE, STANDING
 cdef tuple _call_of(FutureCore future, bint known)
 cpdef double _age(FutureCore future) except? -1
 cdef bint _is_lent(FutureCore future) except -1
+@cython.locals(current=FutureCore)
+cdef bint _is_left(Worker worker) except -1
 
 
 cdef class Pool:
@@ -54,7 +56,7 @@ cdef class Pool:
     cdef dict behind
     cdef list parked, workers, idlers, backlogs, promised
     cdef readonly Py_ssize_t min_workers, ceiling, max_workers, min_spare_workers, max_queue, roused, short_room, headcount
-    cdef readonly Py_ssize_t starting, blocked, allowed, limit, dead
+    cdef readonly Py_ssize_t starting, blocked, written_off, allowed, limit, dead
     cdef readonly double patience, max_wait
     cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
     cdef bint deserted, wrapping, special, turned_away, timed, minded, passed, mixed, unsorted
@@ -120,6 +122,12 @@ cdef class Pool:
     cdef _lend(self, Py_ssize_t places)
     cdef _reserve(self, Py_ssize_t count)
     cpdef bint unreserve(self, bint searching, FutureCore future, bint bounded) except -1
+    cpdef abandon(self, object scope, bint left)
+    @cython.locals(worker=Worker, current=FutureCore, most=Py_ssize_t)
+    cdef _write_off_abandoned(self)
+    cdef _write_off(self, Worker worker, Py_ssize_t places)
+    cdef bint _may_write_off(self, Worker worker) except -1
+    cpdef hung(self)
     cdef _arrived(self, Worker worker)
     cdef _clear(self, Worker worker)
     cdef _rest(self, Worker worker)

@@ -1,6 +1,6 @@
 """What may end one call early: how long it may wait, its deadline with the timers for it, and a cancellation.
 
-Most calls have no scope. Never used under a pool's mutex, so it need not be compiled.
+Most calls have no scope. Under a pool's mutex only its fields are used, so it need not be compiled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from ebbpool._errors import QueueTimeout
 class Scope:
     """What may end one call early: after seconds of waiting, or seconds from now on."""
 
-    __slots__ = ("__weakref__", "_callbacks", "asked", "cancelled", "deadline", "latest", "max_wait")
+    __slots__ = (
+        "__weakref__",
+        "_callbacks",
+        "abandoned",
+        "asked",
+        "cancelled",
+        "deadline",
+        "latest",
+        "left",
+        "max_wait",
+    )
 
     def __init__(self, max_wait: float = inf, deadline: float = inf) -> None:
         self.asked: float = monotonic()
@@ -27,6 +37,8 @@ class Scope:
         self.deadline: float = self.asked + deadline  # in monotonic seconds
         self.latest: float = min(self.asked + max_wait, self.deadline)  # when the call has to begin
         self.cancelled: bool = False  # whether somebody has cancelled the call, or its deadline has passed
+        self.abandoned: float = 0.0  # since when nobody wants what the running call returns; 0 if somebody may
+        self.left: bool = False  # whether nobody waits for the end of that, either
         self._callbacks: dict[object, Callable[[], object]] = {}
 
     def restrict(self, max_wait: float) -> None:
@@ -35,13 +47,13 @@ class Scope:
             self.max_wait = max_wait
             self.latest = min(self.asked + max_wait, self.deadline)
 
-    def refusal(self) -> QueueTimeout:
-        """Return the error in place of a call that has waited for too long."""
+    def refusal(self, why: str) -> QueueTimeout:
+        """Return the error in place of a call that has waited for too long, `why` included."""
         waited = monotonic() - self.asked
         limit = f"max_wait={self.max_wait:g}"
         if self.deadline < self.asked + self.max_wait:
             limit = f"deadline={self.deadline - self.asked:g}"
-        return QueueTimeout(f"the task has waited for {waited:.3g} s, and may not begin after {limit}", waited)
+        return QueueTimeout(f"the task has waited for {waited:.3g} s, and may not begin after {limit}{why}", waited)
 
     def cancel(self, hand_over: Callable[[Callable[[], None]], object] | None = None) -> None:
         """Tell the call that it is cancelled, and call its callbacks: here, or where `hand_over` has them called."""

@@ -38,9 +38,11 @@ class Worker:
         self.thread: threading.Thread = threading.main_thread()
         self.current: FutureCore | None = None  # the task in hand, until its callbacks are done
         self.since: float = 0.0  # when that was taken (monotonic seconds)
+        self.noted: bool = False  # whether its end concerns the pool: it is measured or written off
         self.known: Known | None = None  # what is known of what that calls, if it is measured
         self.begun: float = 0.0  # when that began, if it is measured (monotonic seconds)
-        self.short: bool = False  # whether that was taken for short; see `Pool.shorts`
+        self.short: bool = False  # whether there was a place for it only as a short call; see `Pool.shorts`
+        self.written_off: bool = False  # whether the worker counts as blocked; see `Pool.written_off`
         self.patience: float = 0.0  # seconds to stay parked; below zero, for ever
         self.waits: int = 0  # waits for its own pool, one within the other
         self.searching = searching
@@ -83,7 +85,7 @@ class Worker:
                     unfinished = False
                 if not unfinished:
                     self.current = None
-                    if self.known is not None:
+                    if self.noted:
                         pool._note_end(self)
                     if failed:
                         pool.failed += 1
@@ -139,7 +141,7 @@ class Worker:
             if future._latest > 0.0 and monotonic() > future._latest:
                 with pool.mutex:
                     pool._count_expired(future)
-                error = future._scope.refusal()
+                error = future._scope.refusal(pool.hung())
             else:
                 if future._looped:
                     context = future._take_context()

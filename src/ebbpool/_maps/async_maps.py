@@ -121,6 +121,7 @@ def _abandon(call: Any) -> None:
     elif call._call.withdraw():
         call.cancel()
     else:
+        call._call.abandon()
         call.add_done_callback(_ignore)
 
 

@@ -68,7 +68,7 @@ class Census:
         self._in_hand = Workers(0, 0, 0)
 
     def sort(self, now: float, pool: Pool) -> Workers:
-        """Count the workers of `pool` by what their tasks do, anew if it is time to; without those blocked on it.
+        """Count the workers of `pool` by what their tasks do, anew if it is time to; not those that count as blocked.
 
         One that has not run for `STILL` and waits for something is asleep, no matter who holds that: it takes no
         processor from anybody. Who waits for a shorter time runs again before anything can follow from it.
@@ -79,7 +79,7 @@ class Census:
         looked_up = running = longest = asleep = 0
         tasks = {}
         for task in pool.survey().running:
-            if task.blocked:
+            if task.blocked or task.written_off:
                 continue
             tid = task.thread.native_id or 0
             clock = seconds_of(tid)

@@ -7,6 +7,7 @@ import itertools
 import logging
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
 
 LOGGER = logging.getLogger("concurrent.futures")
+HUNG = 3  # functions whose abandoned calls have most threads are named
 GIVE_UP = 1.0  # seconds for which the system may refuse threads until the tasks fail that no worker will take
 HELD_TICK = 0.005  # seconds between looks at a pool that holds workers back: each takes the GIL from those that compute
 CEILING_TICK = 0.01  # the same for one that may not grow, and holds nobody back: the looks keep its clock right
@@ -52,6 +54,7 @@ class Crew:
     initargs: tuple[Any, ...]
     finalizer: Callable[[], object] | None
     daemon: bool
+    leave_after: float | None
     stack_size: int | None
     warn_after: float | None
     warn_lag: float | None
@@ -197,14 +200,40 @@ class Crew:
         """Wait for all threads of the closed pool, but the calling one, to end; return whether they did in time."""
         deadline = None if timeout is None else monotonic() + timeout
         own: set[Any] = {threading.current_thread()}
+        workers = len(self.threads & own)
+        behind: set[threading.Thread] = set()
+        limit = -1.0 if timeout is None else timeout
+        leave = self.leave_after
+        if leave is not None and timeout is not None and timeout < leave:
+            leave = None
         # Wait for the count of workers first: one with a reserved place may have no thread in `threads` yet.
-        if not self.pool.await_idle(-1.0 if timeout is None else timeout, None, len(self.threads & own)):
-            return bool(self.pool.excused())
-        left = self.threads - own
+        if not self.pool.await_idle(limit if leave is None else leave, None, workers):
+            limit = -1.0 if deadline is None else max(0.0, deadline - monotonic())
+            if leave is None or not self.pool.await_idle(limit, None, workers, True):
+                return bool(self.pool.excused())
+            behind = self._leave()
+        left = self.threads - own - behind
         for thread in left:
             thread.join(None if deadline is None else max(0.0, deadline - monotonic()))
         self._strike_off()
         return all(thread.ended() for thread in left)
+
+    def _leave(self) -> set[threading.Thread]:
+        """Warn of the calls that nobody waits for, and return their threads; cancel tasks that have no others."""
+        for future in self.pool.waiting():
+            future.cancel()
+        behind = {task.thread for task in self.pool.survey().running if task.left}
+        names = {thread.name for thread in behind}
+        told = [described(task) for task in self.running(True) if task.abandoned and task.thread in names]
+        if told:
+            LOGGER.warning("pool %r no longer waits for abandoned calls:\n%s", self.name, "\n".join(told))
+        return behind
+
+    def hung(self) -> str:
+        """Return which abandoned calls have how many threads; an empty text if none."""
+        names = Counter(task.name for task in self.running(False) if task.abandoned)
+        told = ", ".join(f"{name} ({count})" for name, count in names.most_common(HUNG))
+        return f"; abandoned calls have threads: {told}" if names else ""
 
     def part(self, timeout: float | None) -> None:
         """Have the timekeeper end if no pool needs it, and wait for that: `timeout` or `PATIENCE` seconds at most."""
@@ -295,7 +324,7 @@ class Crew:
             workers=seen.workers,
             starting=seen.starting,
             idle=seen.idle,
-            blocked=seen.blocked,
+            blocked=seen.blocked - seen.written_off,
             elapsed=tick.now - before.now,
             late=tick.late,
             cpu=tick.cpu - before.cpu,
@@ -304,7 +333,7 @@ class Crew:
             asleep=asleep,
         )
         pool = self.pool
-        most = min(pool.max_workers, max(allowed, pool.min_workers))
+        most = min(pool.max_workers, max(allowed, pool.min_workers)) + seen.written_off
         count = self._sizing.decide(sample, pool.min_workers, most, pool.min_spare_workers)
         if allowed != ALL and seen.idle > 0:
             self.decisions.note(seen.workers, count, seen.queued, self._why_held)

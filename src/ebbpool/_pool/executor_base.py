@@ -188,7 +188,7 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
             limit = min(self._pool.wait_left(future), threading.TIMEOUT_MAX)
             if self._pool.seek(waiter, again) and not waiter.acquire(True, limit):
                 self._pool.count_reject()
-                raise QueueTimeout(f"no room in the queue for {limit:g} s", limit)
+                raise QueueTimeout(f"no room in the queue for {limit:g} s{self._pool.hung()}", limit)
             refusal: str | None = self._pool.push(future, first, waiter)
         except BaseException:
             self._pool.unseek(waiter)

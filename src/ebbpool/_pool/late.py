@@ -168,12 +168,13 @@ class SlowTasks(Alarm):
         if crowded and (seen := crew.pool.survey(True)).oldest is not None:
             since, call = seen.oldest
             LOGGER.warning(
-                "%d tasks are waiting in pool %r; the oldest, %s, has waited %.1f s; the pool %s",
+                "%d tasks are waiting in pool %r; the oldest, %s, has waited %.1f s; the pool %s%s",
                 seen.counts["queued"],
                 crew.name,
                 called_name(*call),
                 monotonic() - since,
                 crew.decisions.last() or "has not grown",
+                crew.pool.hung(),
             )
 
 

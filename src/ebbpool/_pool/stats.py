@@ -31,7 +31,7 @@ class PoolStats:
         rejected: Tasks refused because the queue was full.
         expired: Failed tasks that waited longer than `max_wait`, or past their deadline.
         went_first: Calls of event loops that went ahead of others, because their function is known to be short.
-        abandoned: Running tasks whose await was cancelled, so that nobody waits for them any more.
+        abandoned: Running tasks whose await was cancelled, so that nobody wants what they return.
         longest_abandoned: How long ago the first of them was cancelled.
         started: Threads started so far, those just starting included; always `workers` + `retired`. A thread that
             stands in at `shutdown` for one that the system refuses counts once for each task it runs.
@@ -39,7 +39,8 @@ class PoolStats:
         longest_running: How long the longest of the running tasks has run.
         delayed: Calls whose time has not come, the next run of each schedule included; not part of `submitted`.
         min_workers: The limit of the settings, as are the next two.
-        max_workers: How many threads there may be, apart from those that wait for this same pool.
+        max_workers: How many threads there may be, apart from those that wait for this same pool, and from abandoned
+            calls, which may have as many again.
         max_queue: How many tasks may wait; None for no limit.
         max_wait: How many seconds they may wait; None for no limit.
         last_decision: What the sizing decided last, and why; empty before it had to decide.
