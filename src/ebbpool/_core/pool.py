@@ -213,6 +213,7 @@ class Pool:
         # short calls and have turned out long. As many as the ceiling at most; none in a pool of one, where people
         # count on one call at a time.
         self.written_off: int = 0
+        self.ahead: int = 0  # workers with a short call in hand
         self.shorts: int = 0  # workers that are not blocked, with a short call in hand for which others had no place
         self.covered: bool = False  # whether the timekeeper watches the pool, so that it need not be called
         self.at_ceiling: bool = False  # whether the timekeeper looks rarely; it is called once the pool may grow
@@ -377,9 +378,12 @@ class Pool:
         same asyncio task.
         """
         known: Any = call._known
+        # Where calls may change their places, it has to be known which is older.
+        self.clock = monotonic()
         short = self.functions.is_short(known, self.clock)
         goes = call._task not in self.behind and (short or (known.ended == 0.0 and not known.tried))
         # No call from here on but of what is built in: in the plain core it might raise RecursionError.
+        call._queued_at = self.clock
         self.mixed = True
         self.unsorted = self.unsorted or short != known.short
         known.waiting += 1
@@ -480,7 +484,7 @@ class Pool:
             others = self._has_place(0)
             line = self.front if self.front and others else self.short
             # Short calls wait their turn only where the others have less than half of the threads.
-            shares = line is self.front or 2 * (self._engaged() - self.shorts) <= self.limit
+            shares = line is self.front or 2 * (self._engaged() - self.ahead - 1) < self.limit
             if line and self.queue and others and self.passed and shares:
                 oldest, first = self.queue[0], line[0]
                 # Calls of one task of a loop keep their order: what came later has not been overtaken.
@@ -498,7 +502,10 @@ class Pool:
             worker.known = future._known
             worker.noted = True
             self.functions.begin(worker.known, worker.begun)
-            self.went_first += future._short
+            if future._short:
+                worker.ahead = True
+                self.ahead += 1
+                self.went_first += 1
             if not others:
                 worker.short = True
                 self.shorts += 1
@@ -512,6 +519,9 @@ class Pool:
             self._write_off(worker, -1)
             # Another may be written off in its place.
             self._write_off_abandoned()
+        if worker.ahead:
+            worker.ahead = False
+            self.ahead -= 1
         if worker.short:
             worker.short = False
             self.shorts -= 1
@@ -1479,10 +1489,9 @@ class Pool:
                         future = worker.current
                         call = _call_of(future, calls)
                         blocked = worker.waits > worker.written_off
-                        short = worker.known is not None and future._short
                         scope = future._scope
                         since = 0.0 if scope is None else scope.abandoned
-                        place = worker.since, worker.thread, future._lane, blocked, short
+                        place = worker.since, worker.thread, future._lane, blocked, worker.ahead
                         seen.append((*place, since, _is_left(worker), worker.written_off, call))
                 running = len(seen)
                 counts: dict[str, float] = {
@@ -1561,7 +1570,7 @@ class Pool:
                 for worker in stayed:
                     self._clear(worker)
                     worker.waits -= worker.written_off
-                    worker.noted = worker.short = worker.written_off = False
+                    worker.noted = worker.ahead = worker.short = worker.written_off = False
                     worker.known = None
                 self._begin(stayed)
                 for lane in lanes:

@@ -60,7 +60,7 @@ cdef class Pool:
     cdef readonly double patience, max_wait
     cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
     cdef bint deserted, wrapping, special, turned_away, timed, minded, passed, mixed, unsorted
-    cdef Py_ssize_t every, skip, shorts
+    cdef Py_ssize_t every, skip, ahead, shorts
     cdef public bint slow_start, short_first
     cdef double clock, stale, sought, sorted
     cdef long long turned

@@ -41,6 +41,7 @@ class Worker:
         self.noted: bool = False  # whether its end concerns the pool: it is measured or written off
         self.known: Known | None = None  # what is known of what that calls, if it is measured
         self.begun: float = 0.0  # when that began, if it is measured (monotonic seconds)
+        self.ahead: bool = False  # whether it went first, as a short one
         self.short: bool = False  # whether there was a place for it only as a short call; see `Pool.shorts`
         self.written_off: bool = False  # whether the worker counts as blocked; see `Pool.written_off`
         self.patience: float = 0.0  # seconds to stay parked; below zero, for ever

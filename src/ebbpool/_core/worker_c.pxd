@@ -20,7 +20,7 @@ cdef class Worker:
     cdef FutureCore current
     cdef Known known
     cdef double since, patience, begun
-    cdef bint parked, searching, starting, fresh, expired, leaving, noted, short, written_off
+    cdef bint parked, searching, starting, fresh, expired, leaving, noted, ahead, short, written_off
     cdef Py_ssize_t waits
 
 
