@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -250,8 +251,13 @@ async def test_a_short_call_runs_beside_workers_that_are_held_back() -> None:
             gate.hold(pool)
             seams.engine_of(pool).admit(1)
             seams.know(pool, others.__call__, 1.0)
+
+            async def begin(fn: Any) -> Any:
+                return await pool.run(fn)
+
             held = [asyncio.ensure_future(asyncio.wrap_future(pool.submit(others)))]
-            held += [pool.run(others.__call__) for _ in range(2)]
+            held += [asyncio.ensure_future(begin(others.__call__)) for _ in range(2)]
+            await asyncio.sleep(0)
             # Short, as nothing is known of it.
             await pool.run(int)
             assert pool.stats().queued == 3
