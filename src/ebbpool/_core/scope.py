@@ -47,8 +47,8 @@ class Scope:
             self.max_wait = max_wait
             self.latest = min(self.asked + max_wait, self.deadline)
 
-    def refusal(self, why: str) -> QueueTimeout:
-        """Return the error in place of a call that has waited for too long, `why` included."""
+    def refusal(self, why: str = "") -> QueueTimeout:
+        """Return the error in place of a call that has waited for too long; its text ends with `why`."""
         waited = monotonic() - self.asked
         limit = f"max_wait={self.max_wait:g}"
         if self.deadline < self.asked + self.max_wait:

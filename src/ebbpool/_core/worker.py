@@ -142,7 +142,7 @@ class Worker:
             if future._latest > 0.0 and monotonic() > future._latest:
                 with pool.mutex:
                     pool._count_expired(future)
-                error = future._scope.refusal(pool.hung())
+                error = future._scope.refusal()
             else:
                 if future._looped:
                     context = future._take_context()
