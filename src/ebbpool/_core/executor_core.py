@@ -221,10 +221,10 @@ class ExecutorCore:
             if lane is None or lane.pool is not pool or lane.limit != pool.ceiling:
                 lane = mailbox.lane = LaneCore(pool, pool.ceiling, True, True, max_wait=-1.0)
         known: Any = None
-        # A call that finds an idle worker is not measured.
-        if pool.short_room > 0 and (pool.queue or pool.short or not pool.parked):
-            if lane is None or (lane.limit > 1 and not lane.first):
-                known = pool.functions.of(fn, args)
+        # A call that finds an idle worker is not measured, and goes first.
+        first = pool.short_room > 0 and (lane is None or (lane.limit > 1 and not lane.first))
+        if first and (pool.queue or pool.short or not pool.parked):
+            known = pool.functions.of(fn, args)
         if context is None and pool.contextual:
             context = copy_context()
         if not cython.compiled and context is not None and callable(fn):
@@ -243,6 +243,7 @@ class ExecutorCore:
         call._rings = mailbox.rings
         if scope is not None:
             call.limit(scope)
+        call._short = first
         if known is not None:
             call._known = known
             task = mailbox.task()

@@ -37,7 +37,7 @@ class Known:
         self.starts: float = 0.0  # the sum of when those that run began (monotonic seconds)
         self.tried: bool = False  # whether a call was taken for short though nothing is known
         self.waiting: int = 0
-        self.short: bool = False  # whether they were short at the last look
+        self.short: bool = False  # whether those that wait go first
 
     def begin(self, now: float) -> None:
         """Count a call that begins."""

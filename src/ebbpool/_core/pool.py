@@ -165,7 +165,6 @@ class Pool:
         self.passed: bool = False  # whether one that goes first was taken since the last turn of one overtaken
         self.short_first: bool = True
         self.sorted: float = 0.0  # when it is looked which waiting calls are short
-        self.unsorted: bool = False  # whether calls of one function may wait in two lines, since that look
         self.went_first: int = 0
         self.sought: float = 0.0  # when all that waits is looked through for those that have waited for too long
         self.turned: int = -TURN  # `taken` when an old one last had its turn, see `_choose_end`
@@ -380,12 +379,13 @@ class Pool:
         known: Any = call._known
         # Where calls may change their places, it has to be known which is older.
         self.clock = monotonic()
-        short = self.functions.is_short(known, self.clock)
+        # Those of one function that wait do so in one line.
+        short = known.short if known.waiting > 0 else self.functions.is_short(known, self.clock)
         goes = call._task not in self.behind and (short or (known.ended == 0.0 and not known.tried))
         # No call from here on but of what is built in: in the plain core it might raise RecursionError.
         call._queued_at = self.clock
         self.mixed = True
-        self.unsorted = self.unsorted or short != known.short
+        known.short = short
         known.waiting += 1
         self.measured.add(known)
         call._short = goes
@@ -432,7 +432,7 @@ class Pool:
                     if not self.functions.is_short(worker.known, now):
                         self._write_off(worker, 1)
         moved: Any = None
-        moves, self.unsorted = self.unsorted, False
+        moves = False
         for known in self.measured:
             short = self.functions.is_short(known, now)
             if short != known.short:
@@ -470,9 +470,10 @@ class Pool:
     def _next(self, worker: Worker) -> FutureCore:
         """Under the mutex: take a task for `worker` where not all wait in one line.
 
-        First one that a thread is lent to: all others may wait for that one. Then those that were to go first, then
-        short calls. But once the oldest of the others has waited for `OVERTAKEN`, these and the others take turns, with
-        short calls only as long as those have less than half of the threads.
+        First one that a thread is lent to: all others may wait for that one. A call that has found an idle worker is
+        not measured, and gets that worker. Then those that were to go first, then short calls. But once the oldest of
+        the others has waited for `OVERTAKEN`, these and the others take turns, with short calls only as long as the
+        others have less than half of the threads.
         """
         oldest: Any = None
         first: Any = None
@@ -482,6 +483,10 @@ class Pool:
             future = self.front.popleft()
         else:
             others = self._has_place(0)
+            if others and self.queue:
+                oldest = self.queue[0]
+                if oldest._looped and oldest._known is None and oldest._short:
+                    return self.queue.popleft()
             line = self.front if self.front and others else self.short
             # Short calls wait their turn only where the others have less than half of the threads.
             shares = line is self.front or 2 * (self._engaged() - self.ahead - 1) < self.limit

@@ -59,7 +59,7 @@ cdef class Pool:
     cdef readonly Py_ssize_t starting, blocked, written_off, allowed, limit, dead
     cdef readonly double patience, max_wait
     cdef readonly bint rejecting, contextual, closed, broken, searching, covered, at_ceiling
-    cdef bint deserted, wrapping, special, turned_away, timed, minded, passed, mixed, unsorted
+    cdef bint deserted, wrapping, special, turned_away, timed, minded, passed, mixed
     cdef Py_ssize_t every, skip, ahead, shorts
     cdef public bint slow_start, short_first
     cdef double clock, stale, sought, sorted
