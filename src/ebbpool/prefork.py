@@ -47,7 +47,7 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 if not hasattr(os, "fork"):
@@ -72,7 +72,7 @@ def run(
     bind: Bind,
     processes: int | None = None,
     backlog: int = 1024,
-    preload: bool | Iterable[str] = False,
+    preload: bool = False,
     graceful_timeout: float = 30.0,
     heartbeat_timeout: float = 30.0,
     start_timeout: float = 30.0,
@@ -93,9 +93,8 @@ def run(
             connect, in octal; without it the umask decides.
         processes: How many children; one per available processor if None.
         backlog: How many connections may wait to be accepted.
-        preload: Whether the main module and that of `serve` are imported once, by the template, and not by each child;
-            or the names of more modules to import there with these. SIGHUP imports all anew. Modules that start
-            threads as they are imported do not belong there.
+        preload: Whether the main module and that of `serve` are imported once, by the template, and not by each child.
+            SIGHUP imports all anew. Modules that start threads as they are imported do not belong there.
         graceful_timeout: Seconds that a child may take to stop before it is killed.
         heartbeat_timeout: Seconds without a sign of life after which a child is killed and replaced; see `Child.beat`.
         start_timeout: Seconds that a child may take to get ready before it is killed; for the first ones that includes
@@ -117,7 +116,8 @@ def run(
         raise RuntimeError(
             "prefork.run() was called while a child imports the main module: put it under if __name__ == '__main__'"
         )
-    modules = _modules(preload)
+    if not isinstance(preload, bool):
+        raise TypeError(f"preload must be True or False, not {preload!r}")
     _check_importable(serve)
     count = available_cpus() if processes is None else whole("processes", processes, 1)
     limits = Limits(
@@ -126,18 +126,8 @@ def run(
         graceful_timeout=seconds("graceful_timeout", graceful_timeout),
     )
     with listening(bind, whole("backlog", backlog, 1)) as listener:
-        log(logging.INFO, "listening", address=shown(listener), processes=count, preload=modules is not None)
-        return Parent(functools.partial(main, serve, limits), listener, count, limits, modules).run()
-
-
-def _modules(preload: Any) -> list[str] | None:
-    """Return the names of the modules to preload; None if nothing of the user's is to be imported."""
-    if isinstance(preload, bool):
-        return [] if preload else None
-    names: list[Any] = list(preload) if isinstance(preload, Iterable) and not isinstance(preload, str) else [None]
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"preload must be True, False or names of modules, not {preload!r}")
-    return names
+        log(logging.INFO, "listening", address=shown(listener), processes=count, preload=preload)
+        return Parent(functools.partial(main, serve, limits), listener, count, limits, preload).run()
 
 
 def _check_importable(serve: Any) -> None:
