@@ -20,7 +20,7 @@ from typing import Any, Final
 from distributed import Client, KilledWorker
 
 from ebbpool._clock import monotonic
-from ebbpool._dask.packing import Packed, Parcel, Scattered, good, out_of_context, packed_call
+from ebbpool._dask.packing import Packed, Parcel, out_of_context, packed_call
 from ebbpool._dask.remote import OK, ONCE, AtMostOnce, Lost, Outcome, error_of, loads, perform, variable
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.running import called_name
@@ -31,7 +31,6 @@ ASKING: Final = 0.5
 """Seconds for which the scheduler is asked where calls run: the caller is past its deadline already."""
 GOING: Final = 0.1
 """Seconds to wait, once the client is closed, for outcomes that its loop has passed on."""
-NOT_AGAIN: Final = "is not run again, because it may have begun (rerun=True allows that)"
 
 
 class Link:
@@ -51,7 +50,6 @@ class Link:
         self._outbox: deque[Parcel] = deque()
         self._parcels: dict[str, Parcel] = {}
         self._following: set[asyncio.Task[None]] = set()
-        self._scattered = Scattered(client)
         self._executor: Callable[[], Any] = lambda: None
         self._parting = threading.Lock()
         if not rerun:
@@ -70,7 +68,6 @@ class Link:
     async def _watch(self, crew: Any) -> None:
         while not self.closed and self.client.status != "closed":
             await asyncio.sleep(LOOK)
-            self._scattered.sweep()
             # What could not be sent for want of a connection.
             self._send_all()
             if self._executor() is None or crew.pool.closed:
@@ -204,29 +201,25 @@ class Link:
             making.add_done_callback(self._following.discard)
 
     async def _make(self, key: str, parcel: Parcel) -> None:
-        parts: list[asyncio.Task[Any]] = []
         try:
-            for part in parcel.packed.parts:
-                parts.append(await self._scattered.take(part))
-            there = (sending.result() for sending in parts)
-            future = self.client.submit(perform, parcel.packed.data, *there, key=key, pure=False, retries=0)
+            # Tasks of their own: the client sends none that another call still has, and the scheduler makes those again
+            # that are lost with a worker.
+            parts = [self.client.submit(bytes, part.packed, key=part.key) for part in parcel.packed.parts]
+            future = self.client.submit(perform, parcel.packed.data, *parts, key=key, pure=False, retries=0)
             parcel.outcome.set_result(await future.result())
         except Lost as error:
-            _lose(parcel, f"was lost with the worker {error}; it was tried once, and {NOT_AGAIN}")
+            _lose(
+                parcel,
+                f"was lost with the worker {error}; it was tried once, and is not run again, "
+                "because it may have begun (rerun=True allows that)",
+            )
         except KilledWorker as error:
             times = error.allowed_failures + 1
             tried = f"it was tried {times} {'time' if times == 1 else 'times'}"
             _lose(parcel, f"was lost with the worker {error.last_worker.address}; {tried}", error)
         except (asyncio.CancelledError, CancelledError) as error:
-            # `distributed` cancels futures when the client is closed, when the connection is lost, and when data is.
-            if all(map(good, parts)) or self.client.status != "running":
-                _lose(parcel, f"was given up by the cluster's client: {error}", error)
-            elif self._rerun:
-                self._outbox.append(parcel)
-                self._send_all()
-            else:
-                lost = "was lost with the only worker that had a large argument of it; it"
-                _lose(parcel, f"{lost} {NOT_AGAIN}", error)
+            # The client is closed, or has lost the connection.
+            _lose(parcel, f"was given up by the cluster's client: {error}", error)
         except BaseException as error:
             _lose(parcel, f"could not be made: {error!r}", error)
         finally:
@@ -238,9 +231,6 @@ class Link:
             if self.closed or os.getpid() != self._process:
                 return
             self.closed = True
-            if self.client.status == "running":
-                with suppress(Exception):
-                    self.client.loop.add_callback(self._scattered.sweep, 0.0)
             if self._owned:
                 self.client.close()
 

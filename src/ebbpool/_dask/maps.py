@@ -71,7 +71,7 @@ class ClusterRun(MapRun):
         except Exception as error:
             raise TypeError(f"fn cannot be pickled: {brief(fn)}: {error}") from error
         large = len(packed) > LARGE
-        self._parts = (Part(f"the function {brief(fn)}", packed),) if large else ()
+        self._parts = (Part.of(packed),) if large else ()
         self._packed: Slot | Ready = Slot(0) if large else Ready(packed)
 
     def read(self, source: Iterator[Any], room: int | None) -> None:

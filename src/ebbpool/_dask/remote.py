@@ -226,8 +226,9 @@ class AtMostOnce(SchedulerPlugin):
             if task.who_wants:
                 worker = self._places.get(key, "")
                 if worker in self._scheduler.workers:
-                    # This one is alive. So the lost one had stolen the call, which the scheduler does not report.
-                    worker = "that had taken it over"
+                    # This one is alive. So the lost one had stolen the call, which the scheduler does not report, or
+                    # had a large argument of it.
+                    worker = "that had taken it over, or had an argument of it"
                 task.run_spec = Task(key, raise_lost, worker)
                 # Told as well, because there may be no worker left that could run what stands in. Later, or what the
                 # scheduler itself tells of this step would take it back.
