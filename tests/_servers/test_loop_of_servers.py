@@ -62,9 +62,9 @@ def interrupted(server: Any, stack: ExitStack, count: int) -> list[socket.socket
     return clients
 
 
-@pytest.mark.parametrize("where", [Server, AdaptivePoolMixIn])
+@pytest.mark.parametrize("where", [Server, socketserver.TCPServer])
 def test_what_accepting_raises_costs_nothing_that_was_accepted(where: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    accepts = AdaptivePoolMixIn.get_request
+    accepts = socketserver.TCPServer.get_request
     taken: list[Any] = []
 
     def get_request(self: Any) -> Any:
