@@ -185,7 +185,7 @@ def switches(pool: AdaptiveExecutor) -> None:
 
 
 def metrics() -> None:
-    collector = PoolCollector(sample=1 / 64, buckets=(0.1, 1, 10))
+    collector = PoolCollector(sample=1 / 64)
     REGISTRY.register(PoolCollector())
     collector.close()
     PoolCollector(sample="1/64")  # type: ignore[arg-type]
