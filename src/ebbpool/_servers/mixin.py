@@ -222,39 +222,32 @@ class AdaptivePoolMixIn(_Base):
         most = 1 if self.socket_type != socket.SOCK_STREAM else SHARED_ACCEPTS if self._adopted else ACCEPTS
         accepted: list[tuple[Any, Any]] = []
         count = 0
-        try:
-            for _ in range(most):
-                try:
-                    door.check_room()
-                    accepted.append(self.get_request())
-                    count += 1
-                except OSError as error:
-                    if error.errno not in EXHAUSTED:
-                        break
-                    if not door.shed():
-                        door.rest(error)
-                        return
-                if one_by_one:
-                    self._hand_over(accepted, door)
-                    if self._loop.stopping and not door.keeps:
-                        break
-        finally:
-            self._hand_over(accepted, door)
+        for _ in range(most):
+            try:
+                door.check_room()
+                accepted.append(self.get_request())
+                count += 1
+            except OSError as error:
+                if error.errno not in EXHAUSTED:
+                    break
+                if not door.shed():
+                    door.rest(error)
+                    break
+            if one_by_one:
+                self._hand_over(accepted, door)
+                if self._loop.stopping and not door.keeps:
+                    break
+        self._hand_over(accepted, door)
         if GIL_ENABLED and not door.keeps and door.naps_after(count):
             # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
 
     def _hand_over(self, accepted: list[tuple[Any, Any]], door: Door) -> None:
-        try:
-            while accepted:
-                request, client_address = accepted.pop(0)
-                if _INHERITED and isinstance(request, socket.socket) and request.gettimeout() is None:
-                    request.setblocking(True)
-                self._guarded(door.admit, request, client_address)
-        finally:
-            if accepted:
-                # An error that ends the loop must not lose the other connections that were accepted.
-                self._hand_over(accepted, door)
+        for request, client_address in accepted:
+            if _INHERITED and isinstance(request, socket.socket) and request.gettimeout() is None:
+                request.setblocking(True)
+            self._guarded(door.admit, request, client_address)
+        accepted.clear()
 
     def _guarded(self, hook: Callable[[Any, Any], object], request: Any, client_address: Any) -> None:
         """Call a hook in the loop's thread; an exception costs its connection alone."""
