@@ -21,7 +21,6 @@ Signals to the parent, as in gunicorn:
 * SIGTERM, SIGINT: every child stops gracefully, within `graceful_timeout`; a second one stops them at once.
 * SIGQUIT: every child is killed at once.
 * SIGHUP: the children are replaced one by one: a new one is ready before the old one stops.
-* SIGTTIN, SIGTTOU: one child more, one less (but one at least).
 
 Children are forked from a template, a process of one thread that is started in a new interpreter, and never from this
 process. Without `preload` it has imported nothing of yours, and each child imports what it needs. With it, the template

@@ -161,12 +161,12 @@ def test_what_a_child_forks_is_on_its_own(tmp_path: Path, preload: bool) -> None
 
     # The main module is imported before the child takes the signals.
     if __name__ != "__main__":
-        signal.signal(signal.SIGTTIN, own)
+        signal.signal(signal.SIGHUP, own)
         before = state()
 
     def compare():
         handlers, descriptor, masked = state()
-        expected = {**before[0], signal.SIGUSR1: own, signal.SIGTTOU: own}
+        expected = {**before[0], signal.SIGUSR1: own, signal.SIGINT: own}
         tell("compared", handlers=handlers == expected, descriptor=descriptor, masked=len(masked))
 
     def killed(way):
@@ -196,7 +196,7 @@ def test_what_a_child_forks_is_on_its_own(tmp_path: Path, preload: bool) -> None
             return
         tell("ended", way="returned", exitcode=end_of(pid))
         signal.signal(signal.SIGUSR1, own)
-        signal.signal(signal.SIGTTOU, own)
+        signal.signal(signal.SIGINT, own)
         now = state()
         tell("ended", way="compared", exitcode=in_fork(compare), same=state() == now)
         killed_at_once = True

@@ -137,12 +137,7 @@ class Parent:
 
     def _obey(self, number: int) -> None:
         name = signal.Signals(number).name
-        events: dict[str, Callable[[], None]] = {
-            "SIGQUIT": self._watchdog.abort,
-            "SIGHUP": self._watchdog.reload,
-            "SIGTTIN": partial(self._watchdog.change, 1),
-            "SIGTTOU": partial(self._watchdog.change, -1),
-        }
+        events: dict[str, Callable[[], None]] = {"SIGQUIT": self._watchdog.abort, "SIGHUP": self._watchdog.reload}
         log(logging.INFO, "signal", signal=name)
         # A new template imports what may have changed.
         self._renew |= name == "SIGHUP"
