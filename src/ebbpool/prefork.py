@@ -87,9 +87,9 @@ def run(
     Args:
         serve: Called with a `Child` in each process; picklable. It has to call `Child.ready` once it serves, and to
             return once `Child.stopping` is set. `Child.serve` does all of that.
-        bind: ``(host, port)``, ``"host:port"``, ``"[host]:port"``, ``"unix:path"``, or a bound socket, which stays the
-            caller's. The file that a dead server left at `path` is removed. ``"unix:path?mode=660"`` sets who may
-            connect, in octal; without it the umask decides.
+        bind: ``(host, port)``, ``"unix:path"``, or a bound socket, which stays the caller's. The file that a dead
+            server left at `path` is removed. ``"unix:path?mode=660"`` sets who may connect, in octal; without it the
+            umask decides.
         processes: How many children; one per available processor if None.
         backlog: How many connections may wait to be accepted.
         preload: Whether the main module and that of `serve` are imported once, by the template, and not by each child.
