@@ -112,7 +112,7 @@ def test_a_call_whose_worker_dies_ends_and_is_made_again_only_if_it_may(
 def test_a_call_whose_result_is_lost_is_not_made_again(two_workers: Client, tmp_path: Path) -> None:
     path = tmp_path / "ran"
     two_workers.register_plugin(making.AtMostOnce())
-    call = making.dumps((remote.note, (str(path),), {}, {}))
+    call = making.dumps((remote.note, (str(path),), {}))
     key = f"{making.ONCE}-test-1"
     future = two_workers.submit(making.perform, call, key=key, pure=False)
     found = two_workers.who_has([future])

@@ -54,13 +54,6 @@ def test_a_long_traceback_is_cut(pool: ClusterExecutor) -> None:
     assert "characters are left out" in str(error.__cause__)
 
 
-def test_a_context_variable_that_the_worker_lacks_is_named() -> None:
-    call = making.dumps((remote.add, (1,), {}, {"support.cluster:NOTHING": 1}))
-    state, packed, _ = making.perform(call)
-    assert state == making.RAISED
-    assert str(making.error_of(packed)).startswith("there is no context variable 'support.cluster:NOTHING'")
-
-
 def parts_there(client: Client) -> int:
     """Return how many large arguments the cluster has."""
     keys = client.run_on_scheduler(lambda dask_scheduler: [str(key) for key in dask_scheduler.tasks])

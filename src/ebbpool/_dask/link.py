@@ -9,10 +9,9 @@ import threading
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError
 from contextlib import suppress
-from contextvars import Context, copy_context
 from itertools import count
 from math import ceil
 from typing import Any, Final
@@ -21,7 +20,7 @@ from distributed import Client, KilledWorker
 
 from ebbpool._clock import monotonic
 from ebbpool._dask.packing import Packed, Parcel, out_of_context, packed_call
-from ebbpool._dask.remote import OK, ONCE, AtMostOnce, Lost, Outcome, error_of, loads, perform, variable
+from ebbpool._dask.remote import OK, ONCE, AtMostOnce, Lost, Outcome, error_of, loads, perform
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.running import called_name
 
@@ -36,7 +35,7 @@ GOING: Final = 0.1
 class Link:
     """A client as the executor uses it. What packs and sends is for any thread; the rest for that of the loop."""
 
-    def __init__(self, client: Client, owned: bool, rerun: bool, variables: Iterable[str], window: float) -> None:
+    def __init__(self, client: Client, owned: bool, rerun: bool, window: float) -> None:
         self.client: Any = client
         self.closed = False
         self._window = window
@@ -44,7 +43,6 @@ class Link:
         self._owned = owned
         self._process = os.getpid()
         self._rerun = rerun
-        self._variables = {name: variable(name) for name in variables}
         self._prefix = f"{'ebbpool' if rerun else ONCE}-{uuid.uuid4().hex}"
         self._numbers = count()
         self._outbox: deque[Parcel] = deque()
@@ -88,13 +86,6 @@ class Link:
             spare = min(executor._settings.min_spare_workers, self.width)
             executor.resize(max_workers=self.width, min_workers=self.width, min_spare_workers=spare)
 
-    def values(self, context: Context | None = None) -> dict[str, Any]:
-        """Return the values of the context variables that go along: those in a context, or those of the caller."""
-        if not self._variables:
-            return {}
-        context = copy_context() if context is None else context
-        return {name: context[found] for name, found in self._variables.items() if found in context}
-
     def check(self, fn: Callable[..., Any]) -> None:
         """Raise an error if `fn` is not callable, or if nothing can be sent any more."""
         if not callable(fn):
@@ -105,11 +96,10 @@ class Link:
             raise RuntimeError(f"cannot schedule new futures: {self.client!r} is closed")
 
     def pack(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
-        """Return what has a call made with the caller's values of context variables, and returns its result."""
+        """Return what has a call made, and returns its result."""
         self.check(fn)
-        fn, args, kwargs, context = out_of_context(fn, args, kwargs)
-        packed = packed_call(fn, args, kwargs, self.values(context))
-        return functools.partial(self._call, fn, called_name(fn), packed)
+        fn, args, kwargs = out_of_context(fn, args, kwargs)
+        return functools.partial(self._call, fn, called_name(fn), packed_call(fn, args, kwargs))
 
     def _call(self, fn: Callable[..., Any], name: str, packed: Packed) -> Any:
         # `fn` is for those who ask what runs.

@@ -38,15 +38,13 @@ class Packed:
     parts: tuple[Part, ...] = ()
 
 
-def packed_call(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], values: dict[str, Any]
-) -> Packed:
+def packed_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
     """Return a call, pickled; raise a TypeError that says what cannot be."""
     try:
-        data = dumps((fn, args, kwargs, values))
+        data = dumps((fn, args, kwargs))
     except Exception as error:
         given = [(f"argument {place!r} of {brief(fn)}", value) for place, value in (*enumerate(args), *kwargs.items())]
-        raise culprit([("fn", fn), *given], values, f"the call of {brief(fn)}", error) from error
+        raise culprit([("fn", fn), *given], f"the call of {brief(fn)}", error) from error
     if len(data) <= LARGE:
         return Packed(data)
     parts: list[Part] = []
@@ -66,26 +64,24 @@ def packed_call(
         without(fn),
         tuple(map(without, args)),
         {name: without(value) for name, value in kwargs.items()},
-        values,
     )
     return Packed(dumps(rest), tuple(parts)) if parts else Packed(data)
 
 
 def out_of_context(
     fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, tuple[Any, ...], dict[str, Any], Context | None]:
-    """Return a call, and its context if it is one of ``context.run(fn)``, which `asyncio.to_thread` submits."""
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return a call without its context, if it is one of ``context.run(fn)``, which `asyncio.to_thread` submits."""
     if isinstance(fn, functools.partial) and isinstance(getattr(fn.func, "__self__", None), Context):
         fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
-    context = getattr(fn, "__self__", None)
-    if isinstance(context, Context) and getattr(fn, "__name__", "") == "run" and args:
-        return args[0], args[1:], kwargs, context
-    return fn, args, kwargs, None
+    if isinstance(getattr(fn, "__self__", None), Context) and getattr(fn, "__name__", "") == "run" and args:
+        return args[0], args[1:], kwargs
+    return fn, args, kwargs
 
 
-def culprit(named: list[tuple[str, Any]], values: dict[str, Any], whole: str, error: Exception) -> TypeError:
-    """Return an error that says which of the named things, or of the context variables, cannot be pickled."""
-    for name, value in [*named, *((f"context variable {name!r}", value) for name, value in values.items())]:
+def culprit(named: list[tuple[str, Any]], whole: str, error: Exception) -> TypeError:
+    """Return an error that says which of the named things cannot be pickled."""
+    for name, value in named:
         try:
             dumps(value)
         except Exception as reason:
