@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from pkgutil import get_importer
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import ebbpool
 from ebbpool._interpreter import available_cpus, interpreter
@@ -87,7 +87,8 @@ def _add_top(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     """Install a pool, and run a module or a script as Python itself does."""
     settings = vars(options)
-    refuse, module, script, explain = map(settings.pop, ("refuse", "module", "script", "explain"))
+    module, script, explain = map(settings.pop, ("module", "script", "explain"))
+    refuse: Callable[[str], NoReturn] = settings.pop("refuse")
     if not module and not script:
         refuse("say which program: -m MODULE, or SCRIPT")
     try:
