@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 from support import seams
-from support.common import output_of, python
+from support.common import python
 
 import ebbpool
 
@@ -94,20 +94,6 @@ def test_help_is_there_for_every_command(capsys: pytest.CaptureFixture[str]) -> 
     for command in ("run", "top"):
         assert main(command, "--help") == 0
         assert f"usage: python -m ebbpool {command}" in capsys.readouterr().out
-
-
-def test_telling_what_runs_imports_no_server() -> None:
-    script = """
-        import runpy, sys
-
-        sys.argv = ["ebbpool"]
-        try:
-            runpy.run_module("ebbpool", run_name="__main__")
-        except SystemExit:
-            # Older Pythons need `socket` to read the version of a package.
-            print(sorted({"http", "multiprocessing", "socketserver"} & set(sys.modules)))
-    """
-    assert output_of(script)[-1] == "[]"
 
 
 @pytest.mark.parametrize(
