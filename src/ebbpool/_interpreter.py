@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import os
 import sys
-import threading
 from contextlib import suppress
 from math import inf
 from typing import Final
@@ -40,13 +40,8 @@ GIL_ENABLED: Final[bool] = gil_enabled()
 
 def daemon_threads() -> bool:
     """Return whether this interpreter may have daemon threads; one with a GIL of its own may not (CPython 3.12)."""
-    try:
-        threading.Thread(name="ebbpool-probe", daemon=True)
-    except RecursionError:
-        raise
-    except RuntimeError:
-        return False
-    return True
+    allowed = getattr(_thread, "daemon_threads_allowed", lambda: True)
+    return bool(allowed())
 
 
 def cpu_quota(root: str = "") -> int | None:

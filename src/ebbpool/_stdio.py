@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
+import selectors
 import socket
 from typing import Final, TextIO
 
 LONGEST_WAIT: Final = 1e6
 """Seconds: some systems cannot wait longer in one call."""
+Selector: Final[type[selectors.BaseSelector]] = getattr(selectors, "PollSelector", selectors.SelectSelector)
+"""What waits for one descriptor: unlike others, it takes none itself."""
 
 
 def flush_or_discard(*streams: TextIO | None) -> None:
@@ -65,11 +67,6 @@ class Bell:
 
 def wait_for(source: int | socket.socket, writing: bool, timeout: float | None) -> bool:
     """Wait up to `timeout` seconds until the descriptor or socket can be read, or written; None waits for ever."""
-    if timeout is not None:
-        timeout = min(timeout, LONGEST_WAIT)
-    if hasattr(select, "poll"):
-        poll = select.poll()
-        poll.register(source, select.POLLOUT if writing else select.POLLIN)
-        return bool(poll.poll(None if timeout is None else timeout * 1000))
-    ready = select.select([] if writing else [source], [source] if writing else [], [], timeout)
-    return bool(ready[0] or ready[1])
+    with Selector() as selector:
+        selector.register(source, selectors.EVENT_WRITE if writing else selectors.EVENT_READ)
+        return bool(selector.select(None if timeout is None else min(timeout, LONGEST_WAIT)))

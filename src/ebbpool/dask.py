@@ -6,7 +6,7 @@ When to use it, and when not: ``docs/cluster.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, TypeVar, get_args
@@ -64,14 +64,11 @@ class ClusterExecutor(AdaptiveExecutor):
         rerun: Whether a call is made again when its worker is lost: as often as the scheduler's
             ``distributed.scheduler.allowed-failures`` says. If not, it is never made twice, and ends with
             `BrokenExecutor`, even if it had not begun: nobody can know.
-        context_vars: Context variables whose values go with each call, named as ``module:variable``. What the values
-            hold must be picklable.
         timeout: Seconds that the scheduler at an address may take to answer.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
-        ValueError: An argument is out of range, the client is closed or asynchronous, or there is no such context
-            variable.
+        ValueError: An argument is out of range, or the client is closed or asynchronous.
         TimeoutError: No scheduler answered at the address.
         RuntimeError: Python, distributed or ebbpool on the scheduler or on a worker are not those here.
     """
@@ -88,18 +85,16 @@ class ClusterExecutor(AdaptiveExecutor):
         max_queue: int | None = None,
         when_full: WhenFull = "block",
         rerun: bool = False,
-        context_vars: Iterable[str] = (),
         timeout: float = 10.0,
     ) -> None:
         window = above_zero("window", finite_seconds("window", window))
         timeout = above_zero("timeout", finite_seconds("timeout", timeout))
         one_of("when_full", when_full, get_args(WhenFull))
-        context_vars = _names("context_vars", context_vars)
         owned = isinstance(client_or_address, str)
         client = _connected(client_or_address, timeout)
         try:
             _compare(client.get_versions(packages=["ebbpool"]))
-            self._link = Link(client, owned, bool(rerun), context_vars, window)
+            self._link = Link(client, owned, bool(rerun), window)
             width = self._link.width
             super().__init__(width, thread_name_prefix, min_workers=width, max_queue=max_queue, when_full=when_full)
         except BaseException:
@@ -188,13 +183,6 @@ class ClusterExecutor(AdaptiveExecutor):
     def _wait_for_end(self) -> None:
         super()._wait_for_end()
         self._link.part()
-
-
-def _names(name: str, value: Any) -> list[str]:
-    found: list[Any] = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [None]
-    if not all(isinstance(each, str) for each in found):
-        raise TypeError(f"{name} must be a collection of names, not {value!r}")
-    return found
 
 
 def _connected(given: Client | str, timeout: float) -> Client:

@@ -21,7 +21,6 @@ Signals to the parent, as in gunicorn:
 * SIGTERM, SIGINT: every child stops gracefully, within `graceful_timeout`; a second one stops them at once.
 * SIGQUIT: every child is killed at once.
 * SIGHUP: the children are replaced one by one: a new one is ready before the old one stops.
-* SIGTTIN, SIGTTOU: one child more, one less (but one at least).
 
 Children are forked from a template, a process of one thread that is started in a new interpreter, and never from this
 process. Without `preload` it has imported nothing of yours, and each child imports what it needs. With it, the template
@@ -47,7 +46,7 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 if not hasattr(os, "fork"):
@@ -72,7 +71,7 @@ def run(
     bind: Bind,
     processes: int | None = None,
     backlog: int = 1024,
-    preload: bool | Iterable[str] = False,
+    preload: bool = False,
     graceful_timeout: float = 30.0,
     heartbeat_timeout: float = 30.0,
     start_timeout: float = 30.0,
@@ -88,14 +87,13 @@ def run(
     Args:
         serve: Called with a `Child` in each process; picklable. It has to call `Child.ready` once it serves, and to
             return once `Child.stopping` is set. `Child.serve` does all of that.
-        bind: ``(host, port)``, ``"host:port"``, ``"[host]:port"``, ``"unix:path"``, or a bound socket, which stays the
-            caller's. The file that a dead server left at `path` is removed. ``"unix:path?mode=660"`` sets who may
-            connect, in octal; without it the umask decides.
+        bind: ``(host, port)``, ``"unix:path"``, or a bound socket, which stays the caller's. The file that a dead
+            server left at `path` is removed. ``"unix:path?mode=660"`` sets who may connect, in octal; without it the
+            umask decides.
         processes: How many children; one per available processor if None.
         backlog: How many connections may wait to be accepted.
-        preload: Whether the main module and that of `serve` are imported once, by the template, and not by each child;
-            or the names of more modules to import there with these. SIGHUP imports all anew. Modules that start
-            threads as they are imported do not belong there.
+        preload: Whether the main module and that of `serve` are imported once, by the template, and not by each child.
+            SIGHUP imports all anew. Modules that start threads as they are imported do not belong there.
         graceful_timeout: Seconds that a child may take to stop before it is killed.
         heartbeat_timeout: Seconds without a sign of life after which a child is killed and replaced; see `Child.beat`.
         start_timeout: Seconds that a child may take to get ready before it is killed; for the first ones that includes
@@ -117,7 +115,8 @@ def run(
         raise RuntimeError(
             "prefork.run() was called while a child imports the main module: put it under if __name__ == '__main__'"
         )
-    modules = _modules(preload)
+    if not isinstance(preload, bool):
+        raise TypeError(f"preload must be True or False, not {preload!r}")
     _check_importable(serve)
     count = available_cpus() if processes is None else whole("processes", processes, 1)
     limits = Limits(
@@ -126,18 +125,8 @@ def run(
         graceful_timeout=seconds("graceful_timeout", graceful_timeout),
     )
     with listening(bind, whole("backlog", backlog, 1)) as listener:
-        log(logging.INFO, "listening", address=shown(listener), processes=count, preload=modules is not None)
-        return Parent(functools.partial(main, serve, limits), listener, count, limits, modules).run()
-
-
-def _modules(preload: Any) -> list[str] | None:
-    """Return the names of the modules to preload; None if nothing of the user's is to be imported."""
-    if isinstance(preload, bool):
-        return [] if preload else None
-    names: list[Any] = list(preload) if isinstance(preload, Iterable) and not isinstance(preload, str) else [None]
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"preload must be True, False or names of modules, not {preload!r}")
-    return names
+        log(logging.INFO, "listening", address=shown(listener), processes=count, preload=preload)
+        return Parent(functools.partial(main, serve, limits), listener, count, limits, preload).run()
 
 
 def _check_importable(serve: Any) -> None:

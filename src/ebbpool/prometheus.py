@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import os
 import sys
 import threading
@@ -29,7 +28,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from ebbpool._metrics.source import Source, no_text, one_in
+from ebbpool._metrics.source import Source, one_in
 from ebbpool._metrics.table import BUCKETS, BY_NAME, GROWING, HISTOGRAMS, METRICS, Amounts, Kind
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
@@ -67,8 +66,8 @@ class PoolCollector(Collector):
     a second and when the process exits, until `close` is called; pools that are gone are remembered.
 
     Args:
-        sample: The share of tasks whose times are kept, above 0 and at most 1; None for no histograms.
-        buckets: The upper bounds of the histograms' buckets, in seconds, ascending; None for 18 from 0.0001 to 60.
+        sample: The share of tasks whose times are kept, above 0 and at most 1; None for no histograms. Their 18
+            buckets go from 0.0001 to 60 seconds.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
@@ -76,11 +75,12 @@ class PoolCollector(Collector):
         RuntimeError: It is the second one of its process in multiprocess mode.
     """
 
-    def __init__(self, *, sample: float | None = None, buckets: Iterable[float] | None = None) -> None:
+    def __init__(self, *, sample: float | None = None) -> None:
         every = one_in(sample)
-        if buckets is not None and not every:
-            raise ValueError(f"buckets={buckets!r} needs a sample, such as sample=1/64")
-        self._histograms = _histograms(buckets) if every else []
+        self._histograms = [
+            Histogram(each.prometheus_name, each.help, ["pool"], registry=None, buckets=BUCKETS)
+            for each in HISTOGRAMS * bool(every)
+        ]
         self._source: Source | None = None
         self._pools: set[str] = set()
         """What the last scrape has shown."""
@@ -125,19 +125,6 @@ class PoolCollector(Collector):
         In multiprocess mode nothing is written any more; what was counted stays.
         """
         self._end()
-
-
-def _histograms(buckets: Any) -> list[Histogram]:
-    """Return histograms with these upper bounds, in seconds."""
-    try:
-        bounds = BUCKETS if buckets is None else tuple(map(float, no_text(buckets)))
-    except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"buckets must be upper bounds in seconds, not {buckets!r}") from None
-    if bounds and bounds[-1] == math.inf:
-        bounds = bounds[:-1]
-    if not bounds or not all(0 < bound < above for bound, above in itertools.pairwise((*bounds, math.inf))):
-        raise ValueError(f"buckets must be upper bounds in seconds, above 0 and ascending, not {buckets!r}")
-    return [Histogram(each.prometheus_name, each.help, ["pool"], registry=None, buckets=bounds) for each in HISTOGRAMS]
 
 
 def _observe(histograms: list[Histogram], samples: Iterable[tuple[str, tuple[float, float]]]) -> None:

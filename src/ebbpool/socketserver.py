@@ -119,7 +119,6 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
     retry_after: int = 1
 
     _door: FrontDoor = None  # type: ignore[assignment]  # made by the first loop, before there is any `Connection`
-    _socket_type = Connection
 
     @property
     def _limits(self) -> RequestLimits:
@@ -161,8 +160,6 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
             # system may have taken the connection before this server got it.
             with contextlib.suppress(OSError):
                 request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not isinstance(request, Connection) and request.gettimeout() is None:
-            request.settimeout(self._limits.request_timeout)
         # The address of a Unix socket is a string; `http.server` needs a host, which it logs.
         return request, client_address if isinstance(client_address, tuple) else ("unix", 0)
 
@@ -179,6 +176,8 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
         An error goes to `handle_error`, and the connection is closed.
         """
         if not isinstance(request, Connection):
+            if request.gettimeout() is None:
+                request.settimeout(self._limits.request_timeout)
             super().process_request_thread(request, client_address)
             return
         self._door.count(request, 0)

@@ -41,9 +41,7 @@ def test_it_is_a_thread_pool_executor_and_shares_its_client_with_others(client: 
 def test_it_is_the_default_executor_of_a_loop(client: Client, loops: Loops) -> None:
     async def main() -> list[str]:
         loop = asyncio.get_running_loop()
-        loop.set_default_executor(ClusterExecutor(client, context_vars=["support.cluster:REQUEST"]))
-        remote.REQUEST.set("of a loop")
-        assert await asyncio.to_thread(remote.request) == "of a loop"
+        loop.set_default_executor(ClusterExecutor(client))
         added = [asyncio.create_task(asyncio.to_thread(remote.add, number)) for number in range(50)]
         assert await asyncio.gather(*added) == list(range(1, 51))
         return [await asyncio.to_thread(remote.where), await loop.run_in_executor(None, remote.where)]
@@ -131,14 +129,6 @@ def test_what_cannot_be_sent_is_named_at_once(
         submit(pool)
 
 
-def test_context_variables_go_along_if_they_are_named(client: Client) -> None:
-    remote.REQUEST.set("of this test")
-    with ClusterExecutor(client) as plain, ClusterExecutor(client, context_vars=["support.cluster:REQUEST"]) as pool:
-        assert plain.submit(remote.request).result(TIMEOUT) == "none"
-        assert pool.submit(remote.request).result(TIMEOUT) == "of this test"
-        assert list(pool.map(lambda _: remote.request(), [1, 2])) == ["of this test"] * 2
-
-
 def test_every_way_in(pool: ClusterExecutor, tmp_path: Path) -> None:
     lane = pool.lane("few", limit=1)
     for submit in (pool.submit, pool.submit_first, partial(pool.submit_later, 0), lane.submit):
@@ -192,11 +182,6 @@ def test_the_window_follows_the_cluster(cluster: Any, client: Client) -> None:
         ({"timeout": -1}, ValueError, "timeout .* -1"),
         ({"when_full": "caller_runs"}, ValueError, "when_full must be one of 'block', 'reject', not 'caller_runs'"),
         ({"max_queue": -1}, ValueError, "max_queue .* -1"),
-        ({"context_vars": "name"}, TypeError, "context_vars must be a collection of names, not 'name'"),
-        ({"context_vars": 5}, TypeError, "context_vars must be a collection of names, not 5"),
-        ({"context_vars": [1]}, TypeError, r"context_vars must be a collection of names, not \[1\]"),
-        ({"context_vars": ["support.cluster:NOTHING"]}, ValueError, "no context variable 'support.cluster:NOTHING'"),
-        ({"context_vars": ["support.cluster:TIMEOUT"]}, ValueError, "must name a context variable, not 30.0"),
     ],
 )
 def test_bad_arguments_are_named(client: Client, options: Any, error: type[Exception], named: str) -> None:

@@ -112,7 +112,7 @@ def test_a_call_whose_worker_dies_ends_and_is_made_again_only_if_it_may(
 def test_a_call_whose_result_is_lost_is_not_made_again(two_workers: Client, tmp_path: Path) -> None:
     path = tmp_path / "ran"
     two_workers.register_plugin(making.AtMostOnce())
-    call = making.dumps((remote.note, (str(path),), {}, {}))
+    call = making.dumps((remote.note, (str(path),), {}))
     key = f"{making.ONCE}-test-1"
     future = two_workers.submit(making.perform, call, key=key, pure=False)
     found = two_workers.who_has([future])
@@ -187,22 +187,24 @@ def test_calls_of_a_worker_that_is_retired_have_an_end() -> None:
         assert other.result(LIMIT) == held.name
 
 
-def test_a_large_argument_is_lost_with_its_only_worker(two_workers: Client) -> None:
+def test_a_large_argument_outlives_a_worker_that_has_it(two_workers: Client) -> None:
     large = os.urandom(2 * packing.LARGE)
-    with ClusterExecutor(two_workers, window=1.0) as pool, Held(two_workers) as held:
-        assert pool.submit(remote.size_of, large).result(LIMIT) == 2 * packing.LARGE
+
+    def holders() -> list[str]:
         places = two_workers.who_has()
-        for holder in {holder for key in places if key.startswith("ebbpool-part-") for holder in places[key]}:
-            kill(two_workers, holder)
-        # It is sent again.
+        return [holder for key in places if key.startswith("ebbpool-part-") for holder in places[key]]
+
+    with ClusterExecutor(two_workers, window=1.0) as pool, Held(two_workers) as held:
+        futures = [pool.submit(remote.wait_at, held.name, large) for _ in range(2)]
+        eventually(lambda: len(holders()) == 2)
+        kill(two_workers, holders()[0])
+        lost = wait(futures, LIMIT, FIRST_COMPLETED).done.pop()
+        with pytest.raises(BrokenExecutor, match=r"wait_at was lost with the worker "):
+            lost.result(0)
         assert pool.submit(remote.size_of, large).result(LIMIT) == 2 * packing.LARGE
-        # And where it is lost while a call has it, that call ends.
-        future = pool.submit(remote.wait_at, held.name, large)
-        held.await_begun()
-        for holder in list(two_workers.nthreads()):
-            kill(two_workers, holder)
-        with pytest.raises(BrokenExecutor, match=r"wait_at was lost with the "):
-            future.result(LIMIT)
+        held.open()
+        (other,) = set(futures) - {lost}
+        assert other.result(LIMIT) == held.name
 
 
 def test_the_scheduler_is_killed(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import operator
 import os
 import threading
@@ -13,7 +12,7 @@ import pytest
 from distributed import Client
 from support import cluster as remote
 from support.common import TIMEOUT, eventually
-from support.dask import making, packing
+from support.dask import Held, making, packing
 
 from ebbpool.dask import ClusterExecutor
 
@@ -55,25 +54,24 @@ def test_a_long_traceback_is_cut(pool: ClusterExecutor) -> None:
     assert "characters are left out" in str(error.__cause__)
 
 
-def test_a_context_variable_that_the_worker_lacks_is_named() -> None:
-    call = making.dumps((remote.add, (1,), {}, {"support.cluster:NOTHING": 1}))
-    state, packed, _ = making.perform(call)
-    assert state == making.RAISED
-    assert str(making.error_of(packed)).startswith("there is no context variable 'support.cluster:NOTHING'")
+def parts_there(client: Client) -> int:
+    """Return how many large arguments the cluster has."""
+    keys = client.run_on_scheduler(lambda dask_scheduler: [str(key) for key in dask_scheduler.tasks])
+    return sum(key.startswith("ebbpool-part-") for key in keys)
 
 
-def test_a_large_argument_is_sent_once(pool: ClusterExecutor, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "concurrent.futures")
-    large, other = os.urandom(packing.LARGE + 1), os.urandom(packing.LARGE + 1)
-    futures = [pool.submit(remote.size_of, large, large, b"small") for _ in range(5)]
-    assert {future.result(TIMEOUT) for future in futures} == {2 * packing.LARGE + 7}
-    assert pool.submit(remote.size_of, data=other).result(TIMEOUT) == packing.LARGE + 1
-    assert pool.submit(remote.size_of, large).result(TIMEOUT) == packing.LARGE + 1
+def test_a_large_argument_is_sent_once_and_does_not_stay(pool: ClusterExecutor, client: Client, held: Held) -> None:
+    large = os.urandom(packing.LARGE + 1)
+    futures = [pool.submit(remote.wait_at, held.name, large), pool.submit(remote.wait_at, held.name, data=large)]
+    futures += [pool.submit(remote.wait_at, held.name, os.urandom(packing.LARGE + 1))]
     fn = functools.partial(remote.size_of, os.urandom(packing.LARGE + 1))
-    assert list(pool.map(fn, [b"1"] * 20, chunksize=1)) == [packing.LARGE + 2] * 20
-    first, second, third = [message for message in caplog.messages if "was sent to the cluster, once" in message]
-    assert first.startswith("argument 0 of <function size_of") and second.startswith("argument 'data' of")
-    assert third.startswith("the function functools.partial(<function size_of")
+    results = pool.map(fn, [b"1"] * 20, chunksize=1)
+    eventually(lambda: parts_there(client) == 3)
+    held.open()
+    assert [future.result(TIMEOUT) for future in futures] == [held.name] * 3
+    assert list(results) == [packing.LARGE + 2] * 20
+    assert pool.submit(remote.size_of, large, large, b"small").result(TIMEOUT) == 2 * packing.LARGE + 7
+    eventually(lambda: parts_there(client) == 0)
 
 
 def test_a_large_argument_is_what_it_was_at_its_submit(pool: ClusterExecutor) -> None:
@@ -87,16 +85,3 @@ def test_a_large_argument_is_what_it_was_at_its_submit(pool: ClusterExecutor) ->
     assert [future.result(TIMEOUT) - packing.LARGE for future in futures] == [1, 2, 3, 4, 4]
     assert pool.submit(operator.is_, large, large).result(TIMEOUT), "the same object twice is one object there"
     assert not pool.submit(operator.is_, large, bytearray(large)).result(TIMEOUT)
-
-
-def test_large_arguments_do_not_stay_on_the_cluster(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def there() -> int:
-        keys = client.run_on_scheduler(lambda dask_scheduler: [str(key) for key in dask_scheduler.tasks])
-        return sum(key.startswith("ebbpool-part-") for key in keys)
-
-    monkeypatch.setattr(packing, "KEPT", 3 * packing.LARGE)
-    with ClusterExecutor(client) as pool:
-        for _ in range(5):
-            assert pool.submit(remote.size_of, os.urandom(packing.LARGE + 1)).result(TIMEOUT) == packing.LARGE + 1
-        eventually(lambda: 1 <= there() <= 2)
-    eventually(lambda: there() == 0)

@@ -239,7 +239,9 @@ def test_a_response_ends_where_its_head_says_and_otherwise_with_the_connection(
         assert client.get("/next").body() == b"next" if kept else client.ended()
 
 
-@pytest.mark.parametrize(("count", "announced"), [(None, 600_000), (700_000, 600_000), (None, 1_000_001)])
+@pytest.mark.parametrize(
+    ("count", "announced"), [(None, 600_000), (700_000, 600_000), (None, 1_000_000), (None, 1_000_001)]
+)
 def test_a_file_that_has_another_length_than_was_said(tmp_path: Path, count: int | None, announced: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"y" * 1_000_000)
@@ -250,8 +252,7 @@ def test_a_file_that_has_another_length_than_was_said(tmp_path: Path, count: int
             self.send_header("Content-Length", str(announced))
             self.end_headers()
             with path.open("rb") as file:
-                assert self.request.sendfile(file, 0, count) == min(announced, 1_000_000)
-                assert announced > 1_000_000 or self.request.sendfile(file) == 0
+                assert self.request.sendfile(file, 0, count) == (count or 1_000_000)
 
         def do_GET(self) -> None:
             self.reply(b"next")

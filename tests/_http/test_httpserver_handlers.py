@@ -70,30 +70,6 @@ def test_handlers_may_use_the_socket_itself() -> None:
         assert client.file.read() == b"GET / HTTP/1.1\r\n\r\nmore"
 
 
-def test_handlers_may_write_through_a_buffer_and_send_files(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"y" * 1_000_000)
-
-    class Buffered(Quiet):
-        wbufsize = -1
-
-        def do_GET(self) -> None:
-            self.reply(b"x" * 20)
-
-        def do_PUT(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "1000000")
-            self.end_headers()
-            self.wfile.flush()
-            with path.open("rb") as file:
-                assert self.request.sendfile(file) == 1_000_000
-
-    with serving(Buffered) as server, Client(server) as client:
-        assert client.get().body() == b"x" * 20
-        assert client.send(b"PUT / HTTP/1.1\r\n\r\n").body() == b"y" * 1_000_000
-        assert client.get().body() == b"x" * 20
-
-
 class Wsgi(AdaptivePoolHTTPServer, wsgiref.simple_server.WSGIServer):
     pass
 

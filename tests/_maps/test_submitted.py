@@ -167,23 +167,6 @@ def test_a_submit_that_waits_for_a_permit_keeps_only_the_caller_waiting(way: Any
 
 @in_every_way
 @either
-def test_a_submit_that_serves_one_thread_only_serves_the_map_of_that_thread(way: Any, method: str) -> None:
-    here = threading.current_thread()
-
-    def step(go_on: Callable[[], Any]) -> Any:
-        if threading.current_thread() is not here:
-            raise LookupError("no request here")
-        return go_on()
-
-    with way(step, 2) as pool:
-        assert sum(getattr(pool, method)(abs, range(300))) == sum(range(300))
-        elsewhere = Background(lambda: getattr(pool, method)(abs, range(300)))
-        with pytest.raises(LookupError, match="no request here"):
-            elsewhere.join()
-
-
-@in_every_way
-@either
 @pytest.mark.parametrize("error", [LookupError, RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("buffersize", [None, 3])
 def test_what_submit_raises_ends_the_map_and_cancels_what_has_not_begun(

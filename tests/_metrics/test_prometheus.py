@@ -21,10 +21,11 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
-from support.common import LONG, TIMEOUT, Gate, needs_fork, output_of
+from support.common import TIMEOUT, Gate, needs_fork, output_of
 from support.metrics import NAMES, busy_pool, expected, sampled, without_times
 
 from ebbpool import AdaptiveExecutor
+from ebbpool._metrics.table import BUCKETS
 from ebbpool.prometheus import PoolCollector
 
 
@@ -118,18 +119,13 @@ def test_a_name_that_cannot_be_encoded_is_escaped(registry: CollectorRegistry) -
 
 
 def test_bad_arguments() -> None:
-    def refuses(error: type[Exception], message: str, name: str, *values: Any, **others: Any) -> None:
+    def refuses(error: type[Exception], message: str, *values: Any) -> None:
         for value in values:
             with pytest.raises(error, match=rf"^{message}.*{re.escape(repr(value))}"):
-                PoolCollector(**{name: value}, **others)
+                PoolCollector(sample=value)
 
-    refuses(ValueError, "sample must be above 0 ", "sample", 0, -1, 1.5, 1e-10, float("nan"))
-    refuses(TypeError, "sample must ", "sample", True, "1/64", b"1", object())
-    bad = [], [0.0], [-1], [2, 1], [1, 1], [float("inf")], [float("nan")]
-    refuses(ValueError, "buckets must ", "buckets", *bad, sample=1)
-    refuses(TypeError, "buckets must ", "buckets", "12", b"12", 5, ["a"], [None], sample=1)
-    with pytest.raises(ValueError, match=r"^buckets=\[1\] needs a sample"):
-        PoolCollector(buckets=[1])
+    refuses(ValueError, "sample must be above 0 ", 0, -1, 1.5, 1e-10, float("nan"))
+    refuses(TypeError, "sample must ", True, "1/64", b"1", object())
 
 
 def test_several_collectors_of_one_pool_measure_what_they_are_to_until_they_are_closed() -> None:
@@ -140,7 +136,7 @@ def test_several_collectors_of_one_pool_measure_what_they_are_to_until_they_are_
 
     begun = monotonic()
     with AdaptiveExecutor(1) as pool:
-        collectors = [PoolCollector(sample=share, buckets=iter((0.5, LONG))) for share in shares.values()]
+        collectors = [PoolCollector(sample=share) for share in shares.values()]
         for registry, collector in zip(shares, collectors, strict=True):
             registry.register(collector)
         assert sampled(pool) == [4, 1]
@@ -151,8 +147,8 @@ def test_several_collectors_of_one_pool_measure_what_they_are_to_until_they_are_
         for name in ("ebbpool_task_wait_duration_seconds", "ebbpool_task_run_duration_seconds"):
             family = scraped(list(shares)[1])[name]
             values = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
-            assert family.type == "histogram" and {le for _, le in values} == {"0.5", str(LONG), "+Inf", None}
-            assert values[name + "_bucket", "+Inf"] == values[name + "_bucket", str(LONG)] == 44
+            assert family.type == "histogram" and {le for _, le in values} == {*map(str, BUCKETS), "+Inf", None}
+            assert values[name + "_bucket", "+Inf"] == 44
             assert values[name + "_count", None] == 44
             assert 0 <= values[name + "_sum", None] < 44 * (monotonic() - begun)
         for collector in (*collectors, *collectors):
@@ -221,7 +217,7 @@ TASKS = """
     from ebbpool.prometheus import PoolCollector
 
     pool = AdaptiveExecutor(1, "web")
-    PoolCollector(sample=1, buckets=[600])
+    PoolCollector(sample=1)
 
     def work(tasks):
         for _ in range(tasks):

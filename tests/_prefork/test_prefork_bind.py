@@ -61,21 +61,16 @@ def connect(listener: socket.socket) -> None:
         ({"graceful_timeout": -1}, ValueError, "graceful_timeout must be at least 0 seconds, not -1"),
         ({"heartbeat_timeout": "1"}, TypeError, "heartbeat_timeout must be a number of seconds, not '1'"),
         ({"start_timeout": 0.0}, ValueError, "start_timeout must be greater than 0 seconds, not 0.0"),
-        ({"preload": "json"}, TypeError, "preload must be True, False or names of modules, not 'json'"),
-        ({"preload": [1]}, TypeError, r"preload must be True, False or names of modules, not \[1\]"),
-        ({"preload": None}, TypeError, "preload must be True, False or names of modules, not None"),
+        ({"preload": "json"}, TypeError, "preload must be True or False, not 'json'"),
         ({"bind": 8000}, TypeError, "bind must be .*, not 8000"),
         ({"bind": ("127.0.0.1",)}, TypeError, "bind must be"),
         ({"bind": (None, 1)}, TypeError, "bind must have a string for its host, not None"),
         ({"bind": ("", "80")}, TypeError, "bind must have an integer for its port, not '80'"),
         ({"bind": ("", True)}, TypeError, "bind must have an integer for its port, not True"),
         ({"bind": ("", 65536)}, ValueError, "bind must have a port of 0 to 65535, not 65536"),
-        ({"bind": "localhost"}, ValueError, "bind must be .*, not 'localhost'"),
-        ({"bind": "localhost:http"}, ValueError, "bind must be .*, not 'localhost:http'"),
-        ({"bind": "::1:80"}, ValueError, "bind must be .*, not '::1:80'"),
-        ({"bind": "[::1:80"}, ValueError, "bind must be .*, not '.::1:80'"),
+        ({"bind": "localhost:80"}, TypeError, "bind must be .*, not 'localhost:80'"),
         ({"bind": "unix:"}, ValueError, "bind must"),
-        ({"bind": "a..b:80"}, ValueError, r"bind must have a name that can be encoded, not 'a\.\.b:80'"),
+        ({"bind": ("a..b", 80)}, ValueError, r"bind must have a name that can be encoded, not 'a\.\.b:80'"),
         ({"bind": "unix:\ud800"}, ValueError, r"can be encoded, not 'unix:\\ud800'"),
     ],
 )
@@ -107,22 +102,23 @@ def test_serve_has_to_be_where_another_process_finds_it() -> None:
 
 
 class TestAddresses:
-    @pytest.mark.parametrize("bind", [HERE, "localhost:0", ":0", "[::1]:0", "[::ffff:127.0.0.1]:0"], ids=str)
-    def test_a_port_is_found_and_listened_on(self, bind: Any) -> None:
-        if bind[0] == "[":
+    @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "", "::1", "::ffff:127.0.0.1"])
+    def test_a_port_is_found_and_listened_on(self, host: str) -> None:
+        if ":" in host:
             skip_without_ipv6()
-        with binding.listening(bind, 16) as listener:
+        with binding.listening((host, 0), 16) as listener:
             assert not listener.getblocking() and not listener.get_inheritable()
             assert binding.shown(listener).endswith(f":{listener.getsockname()[1]}")
-            assert bind != ":0" or listener.family == socket.AF_INET
+            assert host or listener.family == socket.AF_INET
             assert (listener.family == socket.AF_INET6) == binding.shown(listener).startswith("[::")
             connect(listener)
         assert listener.fileno() == -1
 
     def test_a_port_that_is_taken_is_an_error_with_its_name(self) -> None:
         with socket.create_server(HERE) as other:
-            bind = f"127.0.0.1:{other.getsockname()[1]}"
-            with pytest.raises(OSError, match=f"cannot listen on '{bind}'.*[Aa]ddress already in use") as caught:
+            bind = other.getsockname()
+            named = f"cannot listen on '127.0.0.1:{bind[1]}'.*[Aa]ddress already in use"
+            with pytest.raises(OSError, match=named) as caught:
                 prefork.run(serve, bind=bind)
         assert caught.value.errno == errno.EADDRINUSE
 
@@ -132,7 +128,7 @@ class TestAddresses:
 
         monkeypatch.setattr(socket, "getaddrinfo", unknown)
         with pytest.raises(OSError, match="cannot listen on 'nowhere:80': Name or service not known"):
-            prefork.run(serve, bind="nowhere:80")
+            prefork.run(serve, bind=("nowhere", 80))
 
 
 class TestOwnSocket:

@@ -22,11 +22,14 @@ PRELOAD = pytest.mark.parametrize("preload", [False, True])
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGQUIT])
 def test_a_template_whose_imports_never_end_is_killed(tmp_path: Path, number: signal.Signals | None) -> None:
-    (tmp_path / "stuck.py").write_text(
-        "import sys, threading\nsys.stderr.write('event=stuck\\n')\nthreading.Event().wait()\n", encoding="utf-8"
-    )
+    script = """
+    if __name__ != "__main__":
+        say("event=stuck")
+        threading.Event().wait()
+    """
     limit = 0.1 if number is None else 3600.0
-    with site(tmp_path, f"processes=1, preload=['stuck'], start_timeout={limit}, graceful_timeout=0.5") as running:
+    call = f"processes=1, preload=True, start_timeout={limit}, graceful_timeout=0.5"
+    with site(tmp_path, call, script) as running:
         if number is not None:
             running.await_event("stuck")
             running.signal(number)
@@ -37,21 +40,20 @@ def test_a_template_whose_imports_never_end_is_killed(tmp_path: Path, number: si
 
 @PRELOAD
 def test_what_is_preloaded_is_imported_once_and_its_threads_are_reported(tmp_path: Path, preload: bool) -> None:
-    (tmp_path / "more.py").write_text("import sys\nsys.stderr.write('event=more\\n')\n", encoding="utf-8")
     script = """
     tell("imported", main=__name__ == "__main__")
     if __name__ != "__main__":
         threading.Thread(target=threading.Event().wait, name="restless", daemon=True).start()
 
     def serve(child):
-        tell("name", name=multiprocessing.current_process().name, more="more" in sys.modules, argv=sys.argv[1:])
+        tell("name", name=multiprocessing.current_process().name, argv=sys.argv[1:])
         child.serve(Server(child.listener))
 
     import multiprocessing
     """
-    with site(tmp_path, f"serve, processes=1, preload={['more'] if preload else False}", script) as running:
+    with site(tmp_path, f"serve, processes=1, preload={preload}", script) as running:
         first = running.child(0)
-        running.await_text(f"event=name name=ebbpool-prefork-0 more={preload} argv=[]")
+        running.await_text("event=name name=ebbpool-prefork-0 argv=[]")
         assert [event["threads"] for event in running.events("template_threads")] == ["restless"] * preload
         os.kill(first, signal.SIGKILL)
         running.child(0, 2)
@@ -70,14 +72,17 @@ tune(_parent, Template=refuse)
 """
 
 
+LACK = """
+if __name__ != "__main__":
+    import no_such_module
+"""
+
+
 @pytest.mark.parametrize(
-    ("preload", "script", "told"),
-    [(["no_such_module"], "", "No module named 'no_such_module'"), ([], REFUSE, "no more processes")],
+    ("script", "told"), [(LACK, "No module named 'no_such_module'"), (REFUSE, "no more processes")]
 )
-def test_a_template_that_cannot_be_made_fails_the_start_at_once(
-    tmp_path: Path, preload: list[str], script: str, told: str
-) -> None:
-    with site(tmp_path, f"preload={preload}, start_timeout=3600", script) as running:
+def test_a_template_that_cannot_be_made_fails_the_start_at_once(tmp_path: Path, script: str, told: str) -> None:
+    with site(tmp_path, "preload=True, start_timeout=3600", script) as running:
         assert running.status() == NEVER_STARTED
         running.await_text(told)
         running.await_event("start_failed")
@@ -156,12 +161,12 @@ def test_what_a_child_forks_is_on_its_own(tmp_path: Path, preload: bool) -> None
 
     # The main module is imported before the child takes the signals.
     if __name__ != "__main__":
-        signal.signal(signal.SIGTTIN, own)
+        signal.signal(signal.SIGHUP, own)
         before = state()
 
     def compare():
         handlers, descriptor, masked = state()
-        expected = {**before[0], signal.SIGUSR1: own, signal.SIGTTOU: own}
+        expected = {**before[0], signal.SIGUSR1: own, signal.SIGINT: own}
         tell("compared", handlers=handlers == expected, descriptor=descriptor, masked=len(masked))
 
     def killed(way):
@@ -191,7 +196,7 @@ def test_what_a_child_forks_is_on_its_own(tmp_path: Path, preload: bool) -> None
             return
         tell("ended", way="returned", exitcode=end_of(pid))
         signal.signal(signal.SIGUSR1, own)
-        signal.signal(signal.SIGTTOU, own)
+        signal.signal(signal.SIGINT, own)
         now = state()
         tell("ended", way="compared", exitcode=in_fork(compare), same=state() == now)
         killed_at_once = True

@@ -224,11 +224,6 @@ class AnyWorld(RuleBasedStateMachine):
     def reload(self) -> None:
         self.world.tell("reload")
 
-    @rule(by=st.sampled_from([1, -1]))
-    def change(self, by: int) -> None:
-        if self.world.dog.processes + by <= 6:
-            self.world.tell("change", by)
-
     @rule(name=st.sampled_from(["stop", "abort"]), really=st.integers(0, 7))
     def stop(self, name: str, really: int) -> None:
         if not really:

@@ -51,49 +51,6 @@ def test_each_connection_is_handed_over_before_a_get_request_of_the_users_own_is
     assert calls == ["get_request", "process_request"] * 3
 
 
-def interrupted(server: Any, stack: ExitStack, count: int) -> list[socket.socket]:
-    """Serve so many clients, that have said hello, until an interrupt; return them."""
-    clients = [stack.enter_context(closing(connect(server))) for _ in range(count)]
-    for client in clients:
-        client.sendall(b"hello")
-        client.shutdown(socket.SHUT_WR)
-    with pytest.raises(KeyboardInterrupt):
-        server.serve_forever()
-    return clients
-
-
-@pytest.mark.parametrize("where", [Server, AdaptivePoolMixIn])
-def test_what_accepting_raises_costs_nothing_that_was_accepted(where: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    accepts = AdaptivePoolMixIn.get_request
-    taken: list[Any] = []
-
-    def get_request(self: Any) -> Any:
-        if len(taken) == 2:
-            raise KeyboardInterrupt
-        taken.append(accepts(self))
-        return taken[-1]
-
-    monkeypatch.setattr(where, "get_request", get_request, raising=False)
-    with made() as server, ExitStack() as stack:
-        clients = interrupted(server, stack, 3)
-        assert [read_all(client) for client in clients[:2]] == [b"hello"] * 2
-
-
-def test_what_handing_over_raises_costs_one_connection() -> None:
-    seen: list[Any] = []
-
-    def verify(self: Server, request: Any, client_address: Any) -> bool:
-        seen.append(client_address)
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-        return True
-
-    with made(verify_request=verify) as server, ExitStack() as stack:
-        clients = interrupted(server, stack, 4)
-        assert [read_all(client) for client in clients if client is not clients[1]] == [b"hello"] * 3
-        assert seen == [client.getsockname() for client in clients]
-
-
 def test_a_base_behind_the_mix_in_accepts_in_its_own_way() -> None:
     class Base(socketserver.TCPServer):
         def get_request(self) -> Any:

@@ -401,35 +401,6 @@ def temporary(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs_attaching
-@pytest.mark.usefixtures("temporary")
-def test_what_hangs_is_seen_from_outside(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main thread sits in a call of the system, so that the process cannot be made to listen."""
-    script = """
-        import ebbpool, threading
-        pool = ebbpool.AdaptiveExecutor(2, "hangs")
-        begun = threading.Barrier(3)
-        def first():
-            begun.wait()
-            threading.Event().wait()
-        pool.submit(int).result()
-        pool.submit(first), pool.submit(first)
-        begun.wait()
-        def idle():
-            print("runs", flush=True)
-            input()
-        idle()
-        """
-    monkeypatch.setattr("ebbpool._top.run.PATIENCE", 1.0)
-    monkeypatch.setattr("ebbpool._top.run.LATE", 0.5)
-    with program(script) as process:
-        await_sleep(process)
-        told = top.fails(process.pid, "--json")
-    for shown in (r"^hangs_0:\n  <string>:\d+ in first\n", r"^hangs_1:\n  <string>:\d+ in first\n", r":\d+ in idle$"):
-        assert re.search(shown, told, re.MULTILINE), told
-    assert "_pool" not in told
-
-
-@needs_attaching
 def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
     from ebbpool._top import client, processes
 

@@ -161,9 +161,6 @@ def test_no_answer_is_said_and_for_how_long() -> None:
     lines = drawn(state)
     assert lines[:2] == [" no answer for 4 s", "waiting for process 4242"]
     assert len(lines) == 24
-    # What is seen from outside may be more than fits.
-    state.waiting = "\n".join(["waiting", *map(str, range(100))])
-    assert len(drawn(state)) == 24
     state.update(snapshot_of(BUSY))
     assert " no answer for 4 s (figures of " in drawn(state)[0]
     state.silent = 0.5

@@ -30,7 +30,6 @@ class NotApplicable:
 PARENT = "asserts what a server does that handles requests in the thread of its own loop; ours does so in workers"
 PROCESSES = "a pool of processes: no thread pool takes part"
 THREAD_COUNT = "asserts one thread per task right after submit, the policy that ours replaces"
-CRASHES = "crashes the worker or its pickling on purpose: threads share the process and pickle nothing"
 
 NOT_APPLICABLE: tuple[NotApplicable, ...] = (
     NotApplicable("ProcessPool*", PROCESSES),
@@ -57,11 +56,6 @@ NOT_APPLICABLE: tuple[NotApplicable, ...] = (
         "asserts that a task begins before shutdown cancels it; CPython itself dropped that (gh-116682)",
         until=(3, 12, 2),
     ),
-    NotApplicable("ThreadPoolExecutorDeadlockTest.test_*crash_*", CRASHES),
-    NotApplicable("ThreadPoolExecutorDeadlockTest.test_*_unpickle*", CRASHES),
-    NotApplicable("ThreadPoolExecutorDeadlockTest.test_*_pickle*", CRASHES),
-    NotApplicable("ThreadPoolExecutorDeadlockTest.test_shutdown_deadlock", CRASHES),
-    NotApplicable("ThreadPoolExecutorDeadlockTest.test_gh105829_*", PROCESSES),
     NotApplicable("ErrorHandlerTest.test_sync_not_handled", PARENT),
     NotApplicable("SocketWriterTest.test_*", PARENT),
     NotApplicable(

@@ -1,36 +1,28 @@
 """Puts executors, futures and servers in the place of the standard library's, and counts what tests make of them.
 
-Nothing of CPython's tests is edited. What changes is what their names mean:
-`ThreadPoolMixin.executor_type`, the names `futures`, `concurrent` and `Future` in the test modules, the
-default executor of new event loops, the import line of the scripts that tests run in a fresh
-interpreter, and names such as `socketserver` and `HTTPServer` in the modules on servers; the standard library's own
-modules stay as they are, since our classes derive from theirs.
+Nothing of CPython's tests is edited. What changes is what names of the standard library mean in the process of a suite,
+before it is imported, and in the scripts that tests run in a fresh interpreter. Our classes derive from those that had
+the names.
 """
 
 from __future__ import annotations
 
 import asyncio
-import asyncio.base_events
-import asyncio.tasks
 import concurrent.futures
 import concurrent.futures._base
 import functools
 import http.server
 import importlib
-import re
 import socketserver
 import sys
 import types
 import unittest
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ExecutorType = type[concurrent.futures.ThreadPoolExecutor]
 FutureType = type[concurrent.futures.Future[Any]]
-
-_IMPORT_LINE = re.compile(r"^(?P<indent> *)from concurrent\.futures import (?P<name>\w+) *$", re.MULTILINE)
 
 THREADING = "threading"
 PLAIN = "plain"
@@ -91,136 +83,88 @@ class _StandIn(type):
         return isinstance(instance, concurrent.futures._base.Future)
 
 
-class Substitution:
-    """What takes the place of ThreadPoolExecutor, and of Future where a test makes one; None leaves them alone."""
+def put_in_executor(executor_type: ExecutorType, counts: Counts) -> None:
+    """Have `executor_type` made in the place of ThreadPoolExecutor: by tests, by loops and by scripts."""
+    standard = concurrent.futures.ThreadPoolExecutor
+    _before_init(executor_type, lambda made: counts.note(ours=True))
+    if executor_type is not standard:
+        # Ours derives from it, but never runs its `__init__`.
+        _before_init(standard, lambda made: counts.note(ours=False))
+    vars(concurrent.futures)["ThreadPoolExecutor"] = executor_type
+    helper: Any = importlib.import_module("test.support.script_helper")
+    run = helper.assert_python_ok
 
-    def __init__(self, executor_type: ExecutorType | None, future_type: FutureType | None, counts: Counts) -> None:
-        self.executor_type = executor_type
-        self.counts = counts
-        self.future: Any = None
-        if executor_type is not None:
-            standard = concurrent.futures.ThreadPoolExecutor
-            _before_init(executor_type, lambda made: counts.note(ours=True))
-            if executor_type is not standard:
-                # Ours derives from it, but never runs its `__init__`.
-                _before_init(standard, lambda made: counts.note(ours=False))
-        if future_type is not None:
-            self.future = _StandIn("Future", (), {"made": future_type, "counts": counts})
-        replaced: dict[str, Any] = {"ThreadPoolExecutor": executor_type, "Future": self.future}
-        self.futures = _like(concurrent.futures, {name: made for name, made in replaced.items() if made is not None})
+    def assert_python_ok(flag: str, script: str, **env_vars: str) -> Any:
+        if flag != "-c":
+            raise RuntimeError(f"not a script, so our executor cannot be put in: {script!r}")
+        return run(flag, _preamble(executor_type, counts) + script, **env_vars)
 
-    @contextmanager
-    def while_importing(self) -> Iterator[None]:
-        """Let test modules that are imported in this block bind `Future` to the future under test."""
-        base = concurrent.futures._base
-        original = base.Future
-        try:
-            if self.future is not None:
-                setattr(base, "Future", self.future)  # noqa: B010
-            yield
-        finally:
-            setattr(base, "Future", original)  # noqa: B010
-
-    def put_into(self, module: types.ModuleType) -> None:
-        """Put the classes under test into a module of tests, and into asyncio itself if it is one of test_asyncio.
-
-        A module that lacks what there is to replace is an error: the standard library would be tested.
-        """
-        names = vars(module)
-        if module.__name__.startswith("test.test_asyncio"):
-            self._put_into_asyncio(names)
-            return
-        if "futures" in names:
-            names["futures"] = self.futures
-        if self.future is not None and names.get("Future", self.future) is not self.future:
-            raise RuntimeError(f"{module.__name__}.Future was bound before the future under test was put in")
-        if self.executor_type is None:
-            return
-        mixin = _shared(names, "ThreadPoolMixin")
-        mixin.executor_type = self.executor_type
-        if "assert_python_ok" in names:
-            names["assert_python_ok"] = self._scripts_with_ours(names["assert_python_ok"])
-        if "ExecutorDeadlockTest" in names:
-            _add_thread_deadlock_tests(names, mixin, self.executor_type)
-
-    def _put_into_asyncio(self, names: dict[str, Any]) -> None:
-        package = types.SimpleNamespace(futures=self.futures)
-        if "concurrent" in names:
-            names["concurrent"] = package
-        if self.future is not None:
-            vars(asyncio.tasks)["concurrent"] = package
-        if self.executor_type is not None:
-            _make_it_the_default(self.executor_type)
-
-    def seed(self, case: type[unittest.IsolatedAsyncioTestCase]) -> None:
-        """Make each test of `case` run in a loop whose default executor is ours and has just been used."""
-        executor_type = self.executor_type
-        original = case.asyncSetUp
-
-        async def with_ours_in_use(self: unittest.IsolatedAsyncioTestCase) -> None:
-            if executor_type is not None:
-                loop = asyncio.get_running_loop()
-                loop.set_default_executor(executor_type(thread_name_prefix="asyncio"))
-                assert await loop.run_in_executor(None, abs, -1) == 1
-            await original(self)
-
-        setattr(case, "asyncSetUp", with_ours_in_use)  # noqa: B010
-
-    def _scripts_with_ours(self, assert_python_ok: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(assert_python_ok)
-        def with_ours(*args: str, **env_vars: str) -> Any:
-            flag, script = args
-            if flag != "-c":
-                raise RuntimeError(f"not a script, so our executor cannot be put in: {args!r}")
-            return assert_python_ok(flag, self._script_with_ours(script), **env_vars)
-
-        return with_ours
-
-    def _script_with_ours(self, script: str) -> str:
-        """Return a test's script that imports the executor under test instead of ThreadPoolExecutor."""
-        executor_type = self.executor_type
-        assert executor_type is not None
-        source = sys.modules[executor_type.__module__.partition(".")[0]].__file__
-        assert source is not None
-        preamble = "\n".join(
-            [
-                "import sys, test",
-                f"sys.path.append({str(Path(source).parent.parent)!r})",
-                f"test.__path__[:] = {list(sys.modules['test'].__path__)!r}",
-                f"from {executor_type.__module__} import {executor_type.__name__} as made",
-                "def counted(self, *args, original=made.__init__, **kwargs):",
-                f"    with open({str(self.counts.scripts)!r}, 'a') as made_here:",
-                "        print('made', file=made_here)",
-                "    original(self, *args, **kwargs)",
-                "made.__init__ = counted",
-            ]
-        )
-
-        def ours(line: re.Match[str]) -> str:
-            if line["name"] not in {"ThreadPoolExecutor", executor_type.__name__}:
-                raise RuntimeError(f"the script imports something else: {line[0]!r}")
-            return f"{line['indent']}names = {{}}; exec({preamble!r}, names); {line['name']} = names['made']"
-
-        rewritten, imports = _IMPORT_LINE.subn(ours, script)
-        if imports != 1:
-            raise RuntimeError(f"{imports} imports of an executor in a test's script, 1 expected:\n{script}")
-        return rewritten
+    helper.assert_python_ok = assert_python_ok
 
 
-def _shared(names: dict[str, Any], name: str) -> Any:
-    """Return what the test modules share: from the module itself, or from the package's `util`."""
-    utilities = sys.modules.get(f"{names['__package__']}.util")
-    shared = names.get(name, getattr(utilities, name, None))
-    if shared is None:
-        raise RuntimeError(f"no {name} found for {names['__name__']}")
-    return shared
+def _preamble(executor_type: ExecutorType, counts: Counts) -> str:
+    """Return what puts an executor in, in a fresh interpreter that sees no environment, and counts what is made."""
+    source = sys.modules[executor_type.__module__.partition(".")[0]].__file__
+    assert source is not None
+    lines = [
+        "import sys, test",
+        f"sys.path.append({str(Path(source).parent.parent)!r})",
+        f"test.__path__[:] = {list(sys.modules['test'].__path__)!r}",
+        f"from {executor_type.__module__} import {executor_type.__name__} as made",
+        "def counted(self, *args, original=made.__init__, **kwargs):",
+        f"    with open({str(counts.scripts)!r}, 'a') as made_here:",
+        "        print('made', file=made_here)",
+        "    original(self, *args, **kwargs)",
+        "made.__init__ = counted",
+        "import concurrent.futures",
+        # Tests write the name of the class under test into their scripts.
+        f"concurrent.futures.ThreadPoolExecutor = concurrent.futures.{executor_type.__name__} = made",
+    ]
+    return "\n".join([*lines, ""])
 
 
-def _like(module: types.ModuleType, replaced: dict[str, Any]) -> types.ModuleType:
-    """Return a module that is the given one but for what is replaced."""
-    made = types.ModuleType(module.__name__)
-    vars(made).update(replaced, __getattr__=lambda name: getattr(module, name))
-    return made
+def put_in_future(future_type: FutureType, counts: Counts) -> Any:
+    """Have futures of this type made where asyncio makes one; return what takes the place of Future in tests."""
+    stand_in: Any = _StandIn("Future", (), {"made": future_type, "counts": counts})
+    vars(concurrent.futures)["Future"] = stand_in
+    return stand_in
+
+
+def put_in_servers(kind: str, counts: Counts, *, control: bool) -> None:
+    """Have our servers made in the place of those of a `kind`; for the control only count them."""
+    home: Any = http.server if kind == HTTP else socketserver
+    ours: Any = home if control else importlib.import_module("ebbpool.socketserver")
+    mixed_in: type = socketserver.BaseServer if control else ours.AdaptivePoolMixIn
+    _before_init(socketserver.BaseServer, lambda made: counts.note(ours=isinstance(made, mixed_in)))
+    for name, own in {} if control else _SERVERS[kind].items():
+        if hasattr(home, name):
+            setattr(home, name, getattr(ours, own))
+
+
+def imported(name: str, stand_in: Any) -> types.ModuleType:
+    """Import a module of tests, which binds `Future` to what stands in for it, if that is not None."""
+    # Not for longer: executors of the standard library make futures by this name.
+    base: Any = concurrent.futures._base
+    original = base.Future
+    try:
+        base.Future = stand_in or original
+        module = importlib.import_module(name)
+    finally:
+        base.Future = original
+    if stand_in is not None and vars(module).get("Future", stand_in) is not stand_in:
+        raise RuntimeError(f"{name}.Future was bound before the future under test was put in")
+    return module
+
+
+def seed(case: type[unittest.IsolatedAsyncioTestCase]) -> None:
+    """Make each test of `case` run in a loop whose default executor has just been used."""
+    original = case.asyncSetUp
+
+    async def in_use(self: unittest.IsolatedAsyncioTestCase) -> None:
+        assert await asyncio.get_running_loop().run_in_executor(None, abs, -1) == 1
+        await original(self)
+
+    setattr(case, "asyncSetUp", in_use)  # noqa: B010
 
 
 def _before_init(kind: type, tell: Callable[[Any], None]) -> None:
@@ -233,68 +177,3 @@ def _before_init(kind: type, tell: Callable[[Any], None]) -> None:
         original(self, *args, **kwargs)
 
     setattr(kind, "__init__", counted)  # noqa: B010
-
-
-def _make_it_the_default(executor_type: ExecutorType) -> None:
-    """Give each loop our executor as its default one, through the public call, when it would make its own."""
-    loop_type: Any = asyncio.base_events.BaseEventLoop
-    original = loop_type.run_in_executor
-
-    @functools.wraps(original)
-    def run_in_executor(self: Any, executor: Any, func: Any, *args: Any) -> Any:
-        ended = self.is_closed() or self._executor_shutdown_called
-        if executor is None and self._default_executor is None and not ended:
-            self.set_default_executor(executor_type(thread_name_prefix="asyncio"))
-        return original(self, executor, func, *args)
-
-    loop_type.run_in_executor = run_in_executor
-
-
-def _add_thread_deadlock_tests(names: dict[str, Any], mixin: type, executor_type: ExecutorType) -> None:
-    """Add the deadlock tests for threads, which CPython runs for processes alone.
-
-    Its tests pass `mp_context` to whatever they make; threads have no use for one.
-    """
-
-    class WithoutContext(mixin):  # type: ignore[misc]
-        get_context = staticmethod(lambda: None)
-
-        @staticmethod
-        def executor_type(max_workers: int, mp_context: None = None) -> concurrent.futures.Executor:
-            return executor_type(max_workers=max_workers)
-
-    bases = (names["ExecutorDeadlockTest"], WithoutContext, _shared(names, "BaseTestCase"))
-    name = "ThreadPoolExecutorDeadlockTest"
-    names[name] = type(name, bases, {"__module__": names["__name__"]})
-
-
-class ServerSubstitution:
-    """The servers that take the place of those of a `kind`: the standard library's own ones for the control."""
-
-    def __init__(self, kind: str, counts: Counts, *, control: bool) -> None:
-        home: Any = http.server if kind == HTTP else socketserver
-        ours: Any = home if control else importlib.import_module("ebbpool.socketserver")
-        names = _SERVERS[kind].items()
-        self._made = {name: getattr(ours, name if control else own) for name, own in names if hasattr(home, name)}
-        mixed_in: type = socketserver.BaseServer if control else ours.AdaptivePoolMixIn
-        _before_init(socketserver.BaseServer, lambda made: counts.note(ours=isinstance(made, mixed_in)))
-
-    @contextmanager
-    def while_importing(self) -> Iterator[None]:
-        """Let test modules that are imported in this block bind `socketserver` to one with the classes under test."""
-        original = sys.modules["socketserver"]
-        sys.modules["socketserver"] = _like(original, self._made)
-        try:
-            yield
-        finally:
-            sys.modules["socketserver"] = original
-
-    def put_into(self, module: types.ModuleType) -> None:
-        """Replace the names that the module has imported one by one; it is an error if it has none of them."""
-        names = vars(module)
-        if "socketserver" in names:
-            return
-        replaced = {name: made for name, made in self._made.items() if name in names}
-        if not replaced:
-            raise RuntimeError(f"{module.__name__} has none of {', '.join(self._made)}")
-        names.update(replaced)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import not_applicable
-from put_in import Counts, ServerSubstitution, Substitution
+from put_in import Counts, imported, put_in_executor, put_in_future, put_in_servers, seed
 from suites import ASYNCIO, Suite
 
 
@@ -145,16 +145,17 @@ def classes_under_test(*, control: bool, cluster: bool) -> tuple[Any, Any]:
     return ebbpool.AdaptiveExecutor, ebbpool.Future
 
 
-def load(suite: Suite, substitution: Substitution | ServerSubstitution) -> list[unittest.TestCase]:
-    """Import the suite's module with the substitution in force and return its tests."""
-    with substitution.while_importing():
-        module = importlib.import_module(suite.module)
-    substitution.put_into(module)
+def load(suite: Suite, counts: Counts, task: dict[str, Any]) -> list[unittest.TestCase]:
+    """Put in what the suite is about, import its module, and return the tests."""
+    executor_type, future_type = classes_under_test(control=task["control"], cluster=task["cluster"])
+    if suite.servers:
+        put_in_servers(suite.servers, counts, control=task["control"])
+    if suite.executor:
+        put_in_executor(executor_type, counts)
+    module = imported(suite.module, put_in_future(future_type, counts) if suite.future else None)
     tests = list(flatten(unittest.defaultTestLoader.loadTestsFromModule(module)))
-    if suite.seeded:
-        assert isinstance(substitution, Substitution)
-        for case in {type(test) for test in tests}:
-            substitution.seed(case)  # type: ignore[arg-type]
+    for case in {type(test) for test in tests if suite.seeded}:
+        seed(case)  # type: ignore[arg-type]
     return tests
 
 
@@ -162,18 +163,12 @@ def main(task: dict[str, Any]) -> None:
     """Run one suite as `run.py` describes it; write what came of it to `report`."""
     suite = Suite(**task["suite"])
     counts = Counts(Path(task["scripts"]))
-    executor_type, future_type = classes_under_test(control=task["control"], cluster=task["cluster"])
-    substitution: Substitution | ServerSubstitution = Substitution(
-        executor_type if suite.executor else None, future_type if suite.future else None, counts
-    )
-    if suite.servers:
-        substitution = ServerSubstitution(suite.servers, counts, control=task["control"])
     names: list[str] = []
     chosen: list[unittest.TestCase] = []
     left_out: Counter[str] = Counter()
     matched: set[str] = set()
     try:
-        tests = load(suite, substitution)
+        tests = load(suite, counts, task)
     except unittest.SkipTest as skip:
         tests = []
         left_out[f"skipped by CPython itself: {skip}"] += 1

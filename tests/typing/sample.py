@@ -186,7 +186,7 @@ def switches(pool: AdaptiveExecutor) -> None:
 
 
 def metrics() -> None:
-    collector = PoolCollector(sample=1 / 64, buckets=(0.1, 1, 10))
+    collector = PoolCollector(sample=1 / 64)
     REGISTRY.register(PoolCollector())
     collector.close()
     PoolCollector(sample="1/64")  # type: ignore[arg-type]
@@ -218,9 +218,8 @@ def prefork_runs() -> int:
     assert_type(prefork.run(in_child, bind=("127.0.0.1", 8000)), int)
     prefork.run(functools.partial(configured, "."), bind="unix:/run/it", processes=2, preload=True, graceful_timeout=1)
     prefork.run(in_child, bind=socket.create_server(("", 0)), heartbeat_timeout=float("inf"))
-    prefork.run(in_child, bind=":8000", preload=["json"])
-    prefork.run(in_child, bind=":8000", preload=1)  # type: ignore[arg-type]
-    prefork.run(configured, bind="localhost:8000")  # type: ignore[arg-type]
+    prefork.run(in_child, bind=("", 8000), preload=["json"])  # type: ignore[arg-type]
+    prefork.run(configured, bind=("localhost", 8000))  # type: ignore[arg-type]
     prefork.run(in_child, bind=8000)  # type: ignore[arg-type]
     prefork.run(in_child)  # type: ignore[call-arg]
     return prefork.STOPPED or prefork.UNFINISHED or prefork.NEVER_STARTED

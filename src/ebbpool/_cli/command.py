@@ -10,32 +10,11 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from pkgutil import get_importer
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import ebbpool
 from ebbpool._interpreter import available_cpus, interpreter
 from ebbpool._pool.executor_base import DEFAULT_MAX_WORKERS
-
-
-def _whole(least: int) -> Callable[[str], int]:
-    def check(text: str) -> int:
-        if (value := int(text)) < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
-        return value
-
-    # argparse calls the type so in its own error messages.
-    check.__name__ = "whole number"
-    return check
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, at least 0, not {text}")
-    return value
-
-
-_seconds.__name__ = "number of seconds"
 
 
 def _describe(_: argparse.Namespace) -> int:
@@ -76,14 +55,14 @@ def _add_run(commands: Any) -> None:
     )
     run.add_argument("--explain", action="store_true", help="print on standard error what was switched in each library")
     pool = run.add_argument_group("the pool")
-    for name, least, default, text in (
-        ("--max-workers", 1, DEFAULT_MAX_WORKERS, "maximum number of threads"),
-        ("--min-workers", 0, 0, "threads to keep even when idle"),
-        ("--min-spare-workers", 0, 0, "idle threads to keep ahead of demand"),
+    for name, default, text in (
+        ("--max-workers", DEFAULT_MAX_WORKERS, "maximum number of threads"),
+        ("--min-workers", 0, "threads to keep even when idle"),
+        ("--min-spare-workers", 0, "idle threads to keep ahead of demand"),
     ):
-        pool.add_argument(name, metavar="N", type=_whole(least), default=default, help=f"{text} (%(default)s)")
+        pool.add_argument(name, metavar="N", type=int, default=default, help=f"{text} (%(default)s)")
     keep_alive = "after which an idle thread exits; inf for never (10; never if there is one thread)"
-    pool.add_argument("--keep-alive", metavar="SECONDS", type=_seconds, help=keep_alive)
+    pool.add_argument("--keep-alive", metavar="SECONDS", type=float, help=keep_alive)
 
 
 def _add_top(commands: Any) -> None:
@@ -108,13 +87,14 @@ def _add_top(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     """Install a pool, and run a module or a script as Python itself does."""
     settings = vars(options)
-    refuse, module, script, explain = map(settings.pop, ("refuse", "module", "script", "explain"))
-    for flag, least in (("min-workers", options.min_workers), ("min-spare-workers", options.min_spare_workers)):
-        if least > options.max_workers:
-            refuse(f"argument --{flag}: {least} is more than --max-workers, {options.max_workers}")
+    module, script, explain = map(settings.pop, ("module", "script", "explain"))
+    refuse: Callable[[str], NoReturn] = settings.pop("refuse")
     if not module and not script:
         refuse("say which program: -m MODULE, or SCRIPT")
-    pool = ebbpool.AdaptiveExecutor(thread_name_prefix="ebbpool", **settings)
+    try:
+        pool = ebbpool.AdaptiveExecutor(thread_name_prefix="ebbpool", **settings)
+    except ValueError as error:
+        refuse(str(error))
     ebbpool.install(pool, explain=_say if explain else None)
     # Unlike with `runpy.run_module` it stays the main module while threads go on after its last line.
     main: Any = ModuleType("__main__")

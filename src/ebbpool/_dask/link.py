@@ -9,10 +9,9 @@ import threading
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError
 from contextlib import suppress
-from contextvars import Context, copy_context
 from itertools import count
 from math import ceil
 from typing import Any, Final
@@ -21,8 +20,8 @@ from distributed import Client, KilledWorker
 
 from ebbpool._called import called_name
 from ebbpool._clock import monotonic
-from ebbpool._dask.packing import Packed, Parcel, Scattered, good, out_of_context, packed_call
-from ebbpool._dask.remote import OK, ONCE, AtMostOnce, Lost, Outcome, error_of, loads, perform, variable
+from ebbpool._dask.packing import Packed, Parcel, out_of_context, packed_call
+from ebbpool._dask.remote import OK, ONCE, AtMostOnce, Lost, Outcome, error_of, loads, perform
 from ebbpool._interpreter import daemon_threads
 
 LOOK: Final = 2.0
@@ -31,13 +30,12 @@ ASKING: Final = 0.5
 """Seconds for which the scheduler is asked where calls run: the caller is past its deadline already."""
 GOING: Final = 0.1
 """Seconds to wait, once the client is closed, for outcomes that its loop has passed on."""
-NOT_AGAIN: Final = "is not run again, because it may have begun (rerun=True allows that)"
 
 
 class Link:
     """A client as the executor uses it. What packs and sends is for any thread; the rest for that of the loop."""
 
-    def __init__(self, client: Client, owned: bool, rerun: bool, variables: Iterable[str], window: float) -> None:
+    def __init__(self, client: Client, owned: bool, rerun: bool, window: float) -> None:
         self.client: Any = client
         self.closed = False
         self._window = window
@@ -45,13 +43,11 @@ class Link:
         self._owned = owned
         self._process = os.getpid()
         self._rerun = rerun
-        self._variables = {name: variable(name) for name in variables}
         self._prefix = f"{'ebbpool' if rerun else ONCE}-{uuid.uuid4().hex}"
         self._numbers = count()
         self._outbox: deque[Parcel] = deque()
         self._parcels: dict[str, Parcel] = {}
         self._following: set[asyncio.Task[None]] = set()
-        self._scattered = Scattered(client)
         self._executor: Callable[[], Any] = lambda: None
         self._parting = threading.Lock()
         if not rerun:
@@ -70,7 +66,6 @@ class Link:
     async def _watch(self, crew: Any) -> None:
         while not self.closed and self.client.status != "closed":
             await asyncio.sleep(LOOK)
-            self._scattered.sweep()
             # What could not be sent for want of a connection.
             self._send_all()
             if self._executor() is None or crew.pool.closed:
@@ -91,13 +86,6 @@ class Link:
             spare = min(executor._settings.min_spare_workers, self.width)
             executor.resize(max_workers=self.width, min_workers=self.width, min_spare_workers=spare)
 
-    def values(self, context: Context | None = None) -> dict[str, Any]:
-        """Return the values of the context variables that go along: those in a context, or those of the caller."""
-        if not self._variables:
-            return {}
-        context = copy_context() if context is None else context
-        return {name: context[found] for name, found in self._variables.items() if found in context}
-
     def check(self, fn: Callable[..., Any]) -> None:
         """Raise an error if `fn` is not callable, or if nothing can be sent any more."""
         if not callable(fn):
@@ -108,11 +96,10 @@ class Link:
             raise RuntimeError(f"cannot schedule new futures: {self.client!r} is closed")
 
     def pack(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
-        """Return what has a call made with the caller's values of context variables, and returns its result."""
+        """Return what has a call made, and returns its result."""
         self.check(fn)
-        fn, args, kwargs, context = out_of_context(fn, args, kwargs)
-        packed = packed_call(fn, args, kwargs, self.values(context))
-        return functools.partial(self._call, fn, called_name(fn), packed)
+        fn, args, kwargs = out_of_context(fn, args, kwargs)
+        return functools.partial(self._call, fn, called_name(fn), packed_call(fn, args, kwargs))
 
     def _call(self, fn: Callable[..., Any], name: str, packed: Packed) -> Any:
         # `fn` is for those who ask what runs.
@@ -204,29 +191,25 @@ class Link:
             making.add_done_callback(self._following.discard)
 
     async def _make(self, key: str, parcel: Parcel) -> None:
-        parts: list[asyncio.Task[Any]] = []
         try:
-            for part in parcel.packed.parts:
-                parts.append(await self._scattered.take(part))
-            there = (sending.result() for sending in parts)
-            future = self.client.submit(perform, parcel.packed.data, *there, key=key, pure=False, retries=0)
+            # Tasks of their own: the client sends none that another call still has, and the scheduler makes those again
+            # that are lost with a worker.
+            parts = [self.client.submit(bytes, part.packed, key=part.key) for part in parcel.packed.parts]
+            future = self.client.submit(perform, parcel.packed.data, *parts, key=key, pure=False, retries=0)
             parcel.outcome.set_result(await future.result())
         except Lost as error:
-            _lose(parcel, f"was lost with the worker {error}; it was tried once, and {NOT_AGAIN}")
+            _lose(
+                parcel,
+                f"was lost with the worker {error}; it was tried once, and is not run again, "
+                "because it may have begun (rerun=True allows that)",
+            )
         except KilledWorker as error:
             times = error.allowed_failures + 1
             tried = f"it was tried {times} {'time' if times == 1 else 'times'}"
             _lose(parcel, f"was lost with the worker {error.last_worker.address}; {tried}", error)
         except (asyncio.CancelledError, CancelledError) as error:
-            # `distributed` cancels futures when the client is closed, when the connection is lost, and when data is.
-            if all(map(good, parts)) or self.client.status != "running":
-                _lose(parcel, f"was given up by the cluster's client: {error}", error)
-            elif self._rerun:
-                self._outbox.append(parcel)
-                self._send_all()
-            else:
-                lost = "was lost with the only worker that had a large argument of it; it"
-                _lose(parcel, f"{lost} {NOT_AGAIN}", error)
+            # The client is closed, or has lost the connection.
+            _lose(parcel, f"was given up by the cluster's client: {error}", error)
         except BaseException as error:
             _lose(parcel, f"could not be made: {error!r}", error)
         finally:
@@ -238,9 +221,6 @@ class Link:
             if self.closed or os.getpid() != self._process:
                 return
             self.closed = True
-            if self.client.status == "running":
-                with suppress(Exception):
-                    self.client.loop.add_callback(self._scattered.sweep, 0.0)
             if self._owned:
                 self.client.close()
 

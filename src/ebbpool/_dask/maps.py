@@ -64,14 +64,13 @@ class ClusterRun(MapRun):
         self._place: Callable[[], Any] = weakref.ref(place)
         self._link: Any = executor._link
         self._link.check(fn)
-        self._values = self._link.values()
         self._name = called_name(fn)
         try:
             packed = dumps(fn)
         except Exception as error:
             raise TypeError(f"fn cannot be pickled: {brief(fn)}: {error}") from error
         large = len(packed) > LARGE
-        self._parts = (Part(f"the function {brief(fn)}", packed),) if large else ()
+        self._parts = (Part.of(packed),) if large else ()
         self._packed: Slot | Ready = Slot(0) if large else Ready(packed)
 
     def read(self, source: Iterator[Any], room: int | None) -> None:
@@ -99,10 +98,10 @@ class ClusterRun(MapRun):
 
     def _call_with(self, items: list[tuple[Any, ...]]) -> Packed:
         try:
-            return Packed(dumps((apply, (self._packed, items), {}, self._values)), self._parts)
+            return Packed(dumps((apply, (self._packed, items), {})), self._parts)
         except Exception as error:
             named = [(f"an item for {brief(self.fn)}", item[0] if len(item) == 1 else item) for item in items]
-            raise culprit(named, self._values, f"a chunk of items for {brief(self.fn)}", error) from error
+            raise culprit(named, f"a chunk of items for {brief(self.fn)}", error) from error
 
     def _run(self, batch: Batch) -> None:
         if getattr(self._place(), "_discarding", False):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import pickle
-from collections.abc import Callable, Iterable
-from contextvars import ContextVar, copy_context
+from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -61,14 +60,14 @@ def perform(call: bytes, *parts: bytes) -> Outcome:
     """Make the call that `call` is the pickle of; return its outcome. It never raises."""
     began = perf_counter()
     try:
-        fn, args, kwargs, values = loads(call)
+        fn, args, kwargs = loads(call)
         if parts:
             large = [loads(part) for part in parts]
             fn, *args = (_filled(value, large) for value in (fn, *args))
             kwargs = {name: _filled(value, large) for name, value in kwargs.items()}
         began = perf_counter()
         # In a copy: what the call sets stays out of the worker's thread, where distributed has variables of its own.
-        result = copy_context().run(_with, values, fn, args, kwargs)
+        result = copy_context().run(fn, *args, **kwargs)
         packed = _packed(result)
     except BaseException as error:
         # Also what is no Exception: it is the call's outcome, and must not end the worker's thread.
@@ -87,24 +86,6 @@ class Lost(Exception):
 def raise_lost(worker: str) -> None:
     """Stand in for such a call."""
     raise Lost(worker)
-
-
-def variable(name: str) -> ContextVar[Any]:
-    """Return the context variable that is named as ``module:variable``, or raise ValueError."""
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"there is no context variable {name!r}, written as module:variable: {error}") from error
-    if not isinstance(found, ContextVar):
-        raise ValueError(f"{name!r} must name a context variable, not {found!r}")
-    return found
-
-
-def _with(values: dict[str, Any], fn: Callable[..., Any], args: Iterable[Any], kwargs: dict[str, Any]) -> Any:
-    for name, value in values.items():
-        variable(name).set(value)
-    return fn(*args, **kwargs)
 
 
 def _packed(result: Any) -> bytes:
@@ -226,8 +207,9 @@ class AtMostOnce(SchedulerPlugin):
             if task.who_wants:
                 worker = self._places.get(key, "")
                 if worker in self._scheduler.workers:
-                    # This one is alive. So the lost one had stolen the call, which the scheduler does not report.
-                    worker = "that had taken it over"
+                    # This one is alive. So the lost one had stolen the call, which the scheduler does not report, or
+                    # had a large argument of it.
+                    worker = "that had taken it over, or had an argument of it"
                 task.run_spec = Task(key, raise_lost, worker)
                 # Told as well, because there may be no worker left that could run what stands in. Later, or what the
                 # scheduler itself tells of this step would take it back.

@@ -250,14 +250,8 @@ class Connection(socket.socket):
         recvfrom = recvfrom_into = recvmsg = recvmsg_into = sendto = _refuse
 
     def sendfile(self, file: Any, offset: int = 0, count: int | None = None) -> int:
-        """Do what any socket does, but send no more than is left of the body."""
-        self.reply = None
-        left = self.left
-        if left == 0:
-            return 0
-        sent = super().sendfile(file, offset, count if left < 0 else min(left, left if count is None else count))
-        # Where the system cannot send a file, `send` has counted.
-        self.left = left if left < 0 else left - sent
+        """Do what any socket does, by way of `send`, which knows what is left of the body."""
+        sent: int = super()._sendfile_use_send(file, offset, count)  # type: ignore[misc]  # not in typeshed
         return sent
 
     def patiently(self, operation: Callable[..., Any], writing: bool, *args: Any, in_all: bool = False) -> Any:

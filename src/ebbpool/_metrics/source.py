@@ -40,18 +40,14 @@ def one_in(sample: Any) -> int:
     if sample is None:
         return 0
     try:
-        share = float(no_text(sample))
+        if isinstance(sample, (bool, str, bytes)):
+            raise TypeError
+        share = float(sample)
     except (TypeError, OverflowError):
         raise TypeError(f"sample must be a share of the tasks such as 1/64, not {sample!r}") from None
     if not 2**-31 < share <= 1:
         raise ValueError(f"sample must be above 0 (one in 2,147,483,647) and at most 1 (every task), not {sample!r}")
     return round(1 / share)
-
-
-def no_text(value: Any) -> Any:
-    if isinstance(value, (bool, str, bytes)):
-        raise TypeError("text, or a truth value, for a number")
-    return value
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,6 @@ Bind: TypeAlias = tuple[str, int] | str | socket.socket
 
 UNIX: Final = "unix:"
 MODE: Final = "?mode="
-_INET = re.compile(r"(?:\[(.+)\]|([^:\[\]]*)):([0-9]+)")
 
 
 @contextlib.contextmanager
@@ -57,20 +56,15 @@ def _address_of(bind: Any) -> str | tuple[str, int] | socket.socket:
     """Return `bind` as the path of a Unix socket, a host and a port, or the socket it is."""
     if isinstance(bind, socket.socket):
         return _bound(bind)
-    if isinstance(bind, str):
-        if bind.startswith(UNIX):
-            path, marked, mode = bind[len(UNIX) :].partition(MODE)
-            if not path or "\0" in path:
-                raise ValueError(f"bind must name a path after {UNIX!r}, not {bind!r}")
-            if marked and re.fullmatch("0?[0-7]{3}", mode) is None:
-                raise ValueError(f"bind must have an octal mode of 000 to 777, not {mode!r} in {bind!r}")
-            return bind[len(UNIX) :]
-        parts = _INET.fullmatch(bind)
-        if parts is None:
-            raise ValueError(f'bind must be "host:port", "[host]:port" or "unix:path", not {bind!r}')
-        bind = parts[1] or parts[2], int(parts[3])
+    if isinstance(bind, str) and bind.startswith(UNIX):
+        path, marked, mode = bind[len(UNIX) :].partition(MODE)
+        if not path or "\0" in path:
+            raise ValueError(f"bind must name a path after {UNIX!r}, not {bind!r}")
+        if marked and re.fullmatch("0?[0-7]{3}", mode) is None:
+            raise ValueError(f"bind must have an octal mode of 000 to 777, not {mode!r} in {bind!r}")
+        return bind[len(UNIX) :]
     if not isinstance(bind, tuple) or len(bind) != 2:
-        raise TypeError(f"bind must be (host, port), a string or a socket, not {bind!r}")
+        raise TypeError(f'bind must be (host, port), "unix:path" or a socket, not {bind!r}')
     host, number = bind
     if not isinstance(host, str):
         raise TypeError(f"bind must have a string for its host, not {host!r}")

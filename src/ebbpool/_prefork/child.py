@@ -170,17 +170,8 @@ class Child:
         """End this process at the deadline: if the parent is gone, no other process would."""
         while (left := self._deadline + LAST_WORD - monotonic()) > 0:
             time.sleep(min(left, LONGEST_WAIT))
-        try:
-            # In a thread of its own, which ends with the process: what it writes to may have no reader.
-            last = threading.Thread(target=self._tell_late, name="ebbpool-prefork-late", daemon=True)
-            last.start()
-            last.join(LAST_WORD)
-        finally:
-            os._exit(1)
-
-    def _tell_late(self) -> None:
-        log(logging.ERROR, "child_overdue", number=self.number, seconds=self._limits.graceful_timeout)
-        flush_or_discard(sys.stdout, sys.stderr)
+        # Without a word, for which it might wait: what it writes to may have no reader any more.
+        os._exit(1)
 
     def _leave(self) -> None:
         # If two threads get here at once, both do the same.

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
@@ -42,9 +42,7 @@ class _Process:
 class Parent:
     """The owner of children, which a watchdog decides about, until all is over. For one use, in the main thread."""
 
-    def __init__(
-        self, work: Work, listener: socket.socket, processes: int, limits: Limits, preload: Sequence[str] | None
-    ) -> None:
+    def __init__(self, work: Work, listener: socket.socket, processes: int, limits: Limits, preload: bool) -> None:
         self._new_template = partial(Template, work, preload, listener)
         self._watchdog = Watchdog(self, processes, limits)
         self._processes: dict[int, _Process] = {}
@@ -139,12 +137,7 @@ class Parent:
 
     def _obey(self, number: int) -> None:
         name = signal.Signals(number).name
-        events: dict[str, Callable[[], None]] = {
-            "SIGQUIT": self._watchdog.abort,
-            "SIGHUP": self._watchdog.reload,
-            "SIGTTIN": partial(self._watchdog.change, 1),
-            "SIGTTOU": partial(self._watchdog.change, -1),
-        }
+        events: dict[str, Callable[[], None]] = {"SIGQUIT": self._watchdog.abort, "SIGHUP": self._watchdog.reload}
         log(logging.INFO, "signal", signal=name)
         # A new template imports what may have changed.
         self._renew |= name == "SIGHUP"

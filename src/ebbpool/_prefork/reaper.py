@@ -54,7 +54,8 @@ class Reaper:
 def _zombies() -> set[int]:
     """Return the process ids of the children that have ended."""
     with contextlib.suppress(ChildProcessError):
-        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        # PyPy cannot ask whether there is any.
+        if hasattr(os, "waitid") and os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return set()
     found: set[int] = set()
     # Without a file descriptor nothing is found, and the next look finds it.

@@ -11,10 +11,7 @@ from typing import Any, Final
 
 from ebbpool._stdio import Bell
 
-FROM_THE_PARENT: Final = (
-    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT),
-    *(signal.SIGTERM, signal.SIGTTIN, signal.SIGTTOU),
-)
+FROM_THE_PARENT: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 """Signals that mean something to the parent. They may come to the whole process group."""
 
 

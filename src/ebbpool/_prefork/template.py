@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -42,10 +42,10 @@ News: TypeAlias = tuple[int, int | None, int | OSError | None]
 class Template:
     """A template, as its parent sees it.
 
-    It imports the main module, that of `work` and those of `preload`; with None each child does that for itself.
+    It imports the main module and that of `work` if `preload`; otherwise each child does that for itself.
     """
 
-    def __init__(self, work: Work, preload: Sequence[str] | None, listener: socket.socket) -> None:
+    def __init__(self, work: Work, preload: bool, listener: socket.socket) -> None:
         self.alive = True  # as far as `news` has told
         data: dict[str, Any] = spawn.get_preparation_data("")
         # A child would take this name for its own.
@@ -108,12 +108,7 @@ def main(descriptor: int, listener: int) -> None:
     data, preload, work = link.recv()
     for name in OURS:
         importlib.import_module(name)
-    if preload is None:
-        call = functools.partial(_prepare_and_run, data, work)
-    else:
-        call = _prepared(data, work)
-        for name in preload:
-            importlib.import_module(name)
+    call = _prepared(data, work) if preload else functools.partial(_prepare_and_run, data, work)
     others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     if others:
         log(logging.WARNING, "template_threads", threads=", ".join(others))

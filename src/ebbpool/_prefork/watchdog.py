@@ -144,12 +144,6 @@ class Watchdog:
             self._not_before.clear()
             self._report("reload_started")
 
-    def change(self, by: int) -> None:
-        """Keep so many children more from now on, but at least one."""
-        if not self._stopping:
-            self.processes = max(1, self.processes + by)
-            self._report("processes", processes=self.processes)
-
     def stop(self) -> None:
         """Stop all children gracefully; at once if they are being stopped already."""
         if self._stopping:
@@ -185,13 +179,13 @@ class Watchdog:
                 self._lost(life, now)
             else:
                 self._blame()
-        for life in self.lives.values():
-            if self._stopping or life.number >= self.processes:
-                self._stop(life, now)
         self._moments = []
         if not self._stopping:
             self._fill(now)
-        elif not self.lives and self.status is None:
+            return
+        for life in self.lives.values():
+            self._stop(life, now)
+        if not self.lives and self.status is None:
             self.status = self._outcome
             self._report("stopped", status=self.status)
 

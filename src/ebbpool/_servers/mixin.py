@@ -68,8 +68,6 @@ class AdaptivePoolMixIn(_Base):
 
     _adopted = False
     _closing = False
-    _kind: tuple[int, int, int] | None = None
-    _socket_type: type[socket.socket] = socket.socket
     _deferred = False
 
     @classmethod
@@ -152,25 +150,6 @@ class AdaptivePoolMixIn(_Base):
             super().server_activate()
         self._loop.expected = True
 
-    def get_request(self) -> Any:
-        """Return a connection and the client's address; in the loop a TLS handshake is left to the worker."""
-        if self._kind is None:
-            return super().get_request()
-        # What `accept` does, without the two enumerations that it looks up for each connection.
-        descriptor, client_address = self.socket._accept()  # type: ignore[attr-defined]  # not in typeshed
-        return self._socket_type(*self._kind, descriptor), client_address
-
-    def _look_at(self, listener: socket.socket) -> None:
-        """Find out how the loop is to accept."""
-        if getattr(listener, "do_handshake_on_connect", False):
-            listener.do_handshake_on_connect = False  # type: ignore[attr-defined]  # an SSLSocket
-            self._deferred = True
-        elif type(listener) is socket.socket and listener.type == socket.SOCK_STREAM and not _INHERITED:
-            # Only if no other base accepts in its own way.
-            plain = getattr(super().get_request, "__func__", None) is socketserver.TCPServer.get_request
-            if plain and hasattr(listener, "_accept"):
-                self._kind = (listener.family, listener.type, listener.proto)
-
     def serve_forever(self, poll_interval: float = 0.5) -> None:
         """Serve until `shutdown`; other threads may call that, and it ends the loop at once.
 
@@ -204,7 +183,10 @@ class AdaptivePoolMixIn(_Base):
         try:
             bell = loop.begin()
             door = self._entrance()
-            self._look_at(listener)
+            if getattr(listener, "do_handshake_on_connect", False):
+                # Of a TLS listener: a handshake is left to the worker.
+                listener.do_handshake_on_connect = False  # type: ignore[attr-defined]
+                self._deferred = True
             if changes:
                 listener.setblocking(False)
             try:
@@ -219,7 +201,6 @@ class AdaptivePoolMixIn(_Base):
                     self.service_actions()
             finally:
                 door.shut()
-                self._kind = None
                 if changes and listener.fileno() >= 0:
                     listener.settimeout(timeout)
         finally:
@@ -237,44 +218,36 @@ class AdaptivePoolMixIn(_Base):
         """Accept and hand over the connections that wait."""
         # All are accepted before any is handed over: otherwise a worker would compete for the GIL after each. But not
         # with a foreign `get_request`, which may take long.
-        ours = getattr(self.get_request, "__func__", None) is AdaptivePoolMixIn.get_request
-        one_by_one = not ours or self._kind is None
+        one_by_one = getattr(self.get_request, "__func__", None) is not socketserver.TCPServer.get_request
         most = 1 if self.socket_type != socket.SOCK_STREAM else SHARED_ACCEPTS if self._adopted else ACCEPTS
         accepted: list[tuple[Any, Any]] = []
         count = 0
-        try:
-            for _ in range(most):
-                try:
-                    door.check_room()
-                    accepted.append(self.get_request())
-                    count += 1
-                except OSError as error:
-                    if error.errno not in EXHAUSTED:
-                        break
-                    if not door.shed():
-                        door.rest(error)
-                        return
-                if one_by_one:
-                    self._hand_over(accepted, door)
-                    if self._loop.stopping and not door.keeps:
-                        break
-        finally:
-            self._hand_over(accepted, door)
+        for _ in range(most):
+            try:
+                door.check_room()
+                accepted.append(self.get_request())
+                count += 1
+            except OSError as error:
+                if error.errno not in EXHAUSTED:
+                    break
+                if not door.shed():
+                    door.rest(error)
+                    break
+            if one_by_one:
+                self._hand_over(accepted, door)
+                if self._loop.stopping and not door.keeps:
+                    break
+        self._hand_over(accepted, door)
         if GIL_ENABLED and not door.keeps and door.naps_after(count):
             # Workers that have the GIL for this long switch less often, and the next look finds more connections.
             sleep(NAP)
 
     def _hand_over(self, accepted: list[tuple[Any, Any]], door: Door) -> None:
-        try:
-            while accepted:
-                request, client_address = accepted.pop(0)
-                if _INHERITED and isinstance(request, socket.socket) and request.gettimeout() is None:
-                    request.setblocking(True)
-                self._guarded(door.admit, request, client_address)
-        finally:
-            if accepted:
-                # An error that ends the loop must not lose the other connections that were accepted.
-                self._hand_over(accepted, door)
+        for request, client_address in accepted:
+            if _INHERITED and isinstance(request, socket.socket) and request.gettimeout() is None:
+                request.setblocking(True)
+            self._guarded(door.admit, request, client_address)
+        accepted.clear()
 
     def _guarded(self, hook: Callable[[Any, Any], object], request: Any, client_address: Any) -> None:
         """Call a hook in the loop's thread; an exception costs its connection alone."""

@@ -66,7 +66,7 @@ class Client:
             return f"waiting for what listens on {self.path!r}"
         return (
             f"waiting for process {self.pid} to answer\nIts main thread has to run Python code first. If it is in a "
-            "system call\n(waiting for a lock, a connection), that call has to return."
+            f"system call\n(waiting for a lock, a connection), that has to return: see py-spy dump --pid {self.pid}"
         )
 
     def waits_for(self) -> list[socket.socket]:

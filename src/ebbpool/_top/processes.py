@@ -1,8 +1,7 @@
-"""Other processes: which of them listen, how CPython from 3.14 on makes one listen, and what it reads of its stacks."""
+"""Other processes: which of them listen, and how CPython from 3.14 on makes one answer."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shutil
@@ -10,11 +9,9 @@ import socket
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable
 from contextlib import suppress
-from itertools import dropwhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ebbpool._monitor import PRIVATE
 
@@ -241,33 +238,3 @@ def _explained(pid: int, error: Exception) -> str:
     elif "PyRuntime" in text:
         hint = f"It is not CPython {_OWN}, or no Python at all. "
     return f"process {pid} cannot be attached to: {text}\n{hint}{PREPARE}"
-
-
-def stacks_from_outside(pid: int | None) -> list[str]:
-    """Return, in lines, the stacks of a process's threads as they are read without its help; none where that fails."""
-    lines = []
-    # The module is CPython's own, and private. What it reads may change meanwhile: the next look tells more.
-    with suppress(Exception):
-        told = importlib.import_module("_remote_debugging").RemoteUnwinder(pid, all_threads=True).get_stack_trace()
-        # CPython 3.14 tells threads; later ones tell interpreters, which have them.
-        for thread in [thread for each in told for thread in getattr(each, "threads", [each])]:
-            if frames := _frames(thread.frame_info):
-                # The first 15 letters of its name.
-                name = _told(f"/proc/{pid}/task/{thread.thread_id}/comm") or f"thread {thread.thread_id}"
-                lines += ["", f"{name}:", *frames]
-    return ["", "Its threads, seen from outside (innermost call last):", *lines] if lines else []
-
-
-def _frames(told: Iterable[Any]) -> list[str]:
-    """Return the lines of a stack, from the task on if there is one."""
-    frames = []
-    for frame in dropwhile(_beneath, reversed(list(told))):
-        line = frame.lineno if hasattr(frame, "lineno") else frame.location and frame.location.lineno
-        frames.append(f"  {frame.filename}:{line} in {frame.funcname}")
-    return frames
-
-
-def _beneath(frame: Any) -> bool:
-    """Return whether a frame at the bottom of a stack is one that makes a thread, or one of ours."""
-    path = frame.filename.replace("\\", "/")
-    return path.endswith("/threading.py") or "/ebbpool/_pool/" in path or "/ebbpool/_core/" in path

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbpool._clock import monotonic
 from ebbpool._top.client import LATE, Client
-from ebbpool._top.processes import PREPARE, Attached, Failed, everyone, find, printable, stacks_from_outside
+from ebbpool._top.processes import PREPARE, Attached, Failed, everyone, find, printable
 from ebbpool._version import __version__
 
 if TYPE_CHECKING:
@@ -97,10 +97,8 @@ def _one(client: Client, stacks: bool) -> dict[str, Any]:
     said = LATE
     while (snapshot := client.take(0.25)) is None:
         if client.silent >= said:
-            seen = stacks_from_outside(client.pid) if said == LATE else []
             said += LATE
-            lines = [f"process {client.pid}: no answer for {int(client.silent)} s", *map(printable, seen)]
-            sys.stderr.write("\n".join(lines) + "\n")
+            sys.stderr.write(f"process {client.pid}: no answer for {int(client.silent)} s\n")
         if client.silent >= PATIENCE:
             raise Failed(
                 f"process {client.pid} has not answered for {int(client.silent)} s. It may be stopped, something may "
@@ -134,7 +132,7 @@ def _live(client: Client, console: Console) -> int:
     from ebbpool._top.view import KEYS, Model, screen
 
     model = Model(client.hope)
-    following = looked = monotonic()
+    following = monotonic()
     keyboard = sys.stdin.fileno()
     with left_by_signals(), ExitStack() as terminal:
         live = terminal.enter_context(taken(console, keyboard))
@@ -146,9 +144,6 @@ def _live(client: Client, console: Console) -> int:
             if snapshot is not None:
                 model.update(snapshot)
             model.silent = client.silent
-            if model.snapshot is None and client.silent >= LATE and monotonic() >= looked:
-                looked = monotonic() + INTERVAL
-                model.waiting = "\n".join([client.hope, *stacks_from_outside(client.pid)])
             live.update(screen(model, console.width, console.height), refresh=True)
             # With an answer outstanding the seconds without one are counted.
             left = following - monotonic() if not client.silent else 0.25
