@@ -1,4 +1,4 @@
-"""The app of examples/fastapi_sqlalchemy.py, with many more clients than SQLAlchemy has connections."""
+"""FastAPI with SQLAlchemy: the app in examples/ with many more clients than connections, and docs/integrations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.common import TIMEOUT, python
-from support.pages import ROOT
+from support.pages import ROOT, blocks_of
 
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor
@@ -36,6 +36,31 @@ async def main():
         for path in ("/plain", "/model", "/plain-commit", "/model-commit", "/health"):
             print((await client.get(path)).json())
     print(*(pool.stats().submitted for pool in ebbpool.pools()))
+
+
+asyncio.run(main())
+"""
+
+
+ASK_WITHOUT_A_CONNECTION = """
+import asyncio
+import sqlite3
+
+import ebbpool
+import httpx
+
+
+async def main():
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+    async with app.router.lifespan_context(app), client:
+        assert (await client.get("/version")).json() == {"version": sqlite3.sqlite_version}
+        assert [pool.stats().submitted for pool in ebbpool.pools()] == [4]
+        sessions.configure(bind=(few := create_engine(engine.url, pool_size=1, max_overflow=0, pool_timeout=0.01)))
+        with few.connect():
+            answer = await client.get("/version")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+        few.dispose()
+        engine.dispose()
 
 
 asyncio.run(main())
@@ -74,3 +99,9 @@ def test_it_runs_as_it_stands(tmp_path: Path) -> None:
     done = python("-W", "error", "-c", ASK_ONCE, cwd=tmp_path)
     calls = 3 + 4 + 3 + 4 + 1
     assert (done.stdout.splitlines(), done.stderr) == ([str(ITEM)] * 4 + ["{'status': 'alive'}", str(calls)], "")
+
+
+def test_the_page(tmp_path: Path) -> None:
+    (code,) = blocks_of(ROOT / "docs/integrations/sqlalchemy.md")
+    done = python("-W", "error", "-c", code + ASK_WITHOUT_A_CONNECTION, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
