@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.common import TIMEOUT, python
+from support.loops import until
 from support.pages import ROOT, blocks_of
 
 import ebbpool.anyio
@@ -67,32 +72,57 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("path", ["/plain", "/model", "/plain-commit", "/model-commit"])
-def test_every_request_gets_a_connection(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The example, with `engine`, its database of three connections."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    example = importlib.import_module("fastapi_sqlalchemy")
-
-    async def main() -> None:
-        async def ask() -> None:
-            answer = await client.get(path)
-            assert (answer.status_code, answer.json()) == (200, ITEM)
-
-        transport = httpx.ASGITransport(example.app, raise_app_exceptions=False)
-        async with (
-            httpx.AsyncClient(transport=transport, base_url="http://test", timeout=None) as client,
-            asyncio.TaskGroup() as group,
-        ):
-            for _ in range(100):
-                group.create_task(ask())
-
+    module = importlib.import_module("fastapi_sqlalchemy")
     url = f"sqlite:///{tmp_path / 'items.db'}"
-    engine = example.connect(url, pool_timeout=TIMEOUT, pool_size=2, max_overflow=1)
-    try:
+    engine = module.connect(url, pool_timeout=TIMEOUT, pool_size=2, max_overflow=1)
+    yield SimpleNamespace(app=module.app, engine=engine)
+    engine.dispose()
+
+
+@asynccontextmanager
+async def sixteen_threads(app: Any) -> AsyncIterator[tuple[AdaptiveExecutor, Callable[[str], Awaitable[Any]]]]:
+    """Yield a pool that runs the app's sync endpoints, and what asks the app for a path."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=None) as client:
         with AdaptiveExecutor(16) as pool, ebbpool.anyio.install(pool):
-            asyncio.run(main())
-        assert engine.pool.checkedout() == 0
-    finally:
-        engine.dispose()
+            yield pool, client.get
+
+
+@pytest.mark.parametrize("path", ["/plain", "/model", "/plain-commit", "/model-commit"])
+def test_whoever_has_a_connection_gets_to_give_it_back(example: Any, path: str) -> None:
+    async def main() -> None:
+        async with sixteen_threads(example.app) as (_, ask):
+
+            async def served() -> None:
+                answer = await ask(path)
+                assert (answer.status_code, answer.json()) == (200, ITEM)
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(100):
+                    group.create_task(served())
+
+    asyncio.run(main())
+    assert example.engine.pool.checkedout() == 0
+
+
+def test_a_quick_endpoint_has_a_thread_while_all_wait_for_a_connection(example: Any) -> None:
+    async def main() -> None:
+        async with sixteen_threads(example.app) as (pool, ask), asyncio.TaskGroup() as group:
+            with ExitStack() as held:
+                for _ in range(3):
+                    held.enter_context(example.engine.connect())
+                for _ in range(100):
+                    group.create_task(ask("/plain"))
+                await until(lambda: pool.stats().completed >= 100 and pool.stats().running >= 16, "all threads wait")
+                health = group.create_task(ask("/health"))
+                answered, _ = await asyncio.wait([health], timeout=TIMEOUT / 2)
+            assert answered and health.result().json() == {"status": "alive"}
+
+    asyncio.run(main())
 
 
 def test_it_runs_as_it_stands(tmp_path: Path) -> None:
