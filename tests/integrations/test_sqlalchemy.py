@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -84,21 +84,21 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @asynccontextmanager
-async def sixteen_threads(app: Any) -> AsyncIterator[tuple[AdaptiveExecutor, Callable[[str], Awaitable[Any]]]]:
-    """Yield a pool that runs the app's sync endpoints, and what asks the app for a path."""
+async def sixteen_threads(app: Any) -> AsyncIterator[tuple[AdaptiveExecutor, Any]]:
+    """Yield a pool that runs the app's sync endpoints, and a client of the app."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=None) as client:
         with AdaptiveExecutor(16) as pool, ebbpool.anyio.install(pool):
-            yield pool, client.get
+            yield pool, client
 
 
 @pytest.mark.parametrize("path", ["/plain", "/model", "/plain-commit", "/model-commit"])
 def test_whoever_has_a_connection_gets_to_give_it_back(example: Any, path: str) -> None:
     async def main() -> None:
-        async with sixteen_threads(example.app) as (_, ask):
+        async with sixteen_threads(example.app) as (_, client):
 
             async def served() -> None:
-                answer = await ask(path)
+                answer = await client.get(path)
                 assert (answer.status_code, answer.json()) == (200, ITEM)
 
             async with asyncio.TaskGroup() as group:
@@ -111,14 +111,14 @@ def test_whoever_has_a_connection_gets_to_give_it_back(example: Any, path: str) 
 
 def test_a_quick_endpoint_has_a_thread_while_all_wait_for_a_connection(example: Any) -> None:
     async def main() -> None:
-        async with sixteen_threads(example.app) as (pool, ask), asyncio.TaskGroup() as group:
+        async with sixteen_threads(example.app) as (pool, client), asyncio.TaskGroup() as group:
             with ExitStack() as held:
                 for _ in range(3):
                     held.enter_context(example.engine.connect())
                 for _ in range(100):
-                    group.create_task(ask("/plain"))
+                    group.create_task(client.get("/plain"))
                 await until(lambda: pool.stats().completed >= 100 and pool.stats().running >= 16, "all threads wait")
-                health = group.create_task(ask("/health"))
+                health = group.create_task(client.get("/health"))
                 answered, _ = await asyncio.wait([health], timeout=TIMEOUT / 2)
             assert answered and health.result().json() == {"status": "alive"}
 
