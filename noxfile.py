@@ -376,6 +376,7 @@ def tests_of(path: Path) -> set[str]:
     else:
         examples = "test_examples.py"
         others = {"benchmarks": ("bench",), "docs": (examples, "test_messages.py"), "README.md": (examples,)}
+        others["examples"] = ("integrations/test_sqlalchemy.py",)
         others |= dict.fromkeys((".github", "noxfile.py", "pyproject.toml"), ("test_release.py",))
         wanted = others.get(first, ())
     return {f"tests/{name}" for name in wanted}

@@ -20,7 +20,6 @@ from benchmarks.peers.pools import Pool, task_group
 from benchmarks.peers.table import POOLS
 
 _COLUMNS = (Column("ms", "ms for all", 1),)
-_SLEEPS = {"tasks": 200, "sleep": 0.05}
 
 
 def _once(peer: Peer, params: Params, work: Callable[[Pool], object]) -> Samples:
@@ -41,30 +40,12 @@ def _once(peer: Peer, params: Params, work: Callable[[Pool], object]) -> Samples
     columns=_COLUMNS,
     peers=POOLS,
     variants=({"workers": 200},),
-    sizes=_SLEEPS,
+    sizes={"tasks": 200, "sleep": 0.05},
     rounds_factor=5 / 3,
 )
 def cold_burst(peer: Peer, params: Params) -> Samples:
     """200 tasks that sleep 50 ms, all at once, on a cold pool of at most 200: when is the last one done?"""
     return _once(peer, params, lambda pool: pool.burst(lambda: pool.sleep(params["sleep"]), params["tasks"]))
-
-
-@Question(
-    title="Map of sleeps on a cold pool",
-    columns=_COLUMNS,
-    peers="ebbpool ebbpool-pure stdlib multiprocessing fastthreadpool",
-    variants=({"by": "map", "workers": 200}, {"by": "submit", "workers": 200}),
-    sizes=_SLEEPS,
-    rounds_factor=5 / 3,
-)
-def cold_map(peer: Peer, params: Params) -> Samples:
-    """200 items that sleep 50 ms, by `map` and one by one, on a cold pool of at most 200: when is the last one done?"""
-
-    def work(pool: Pool) -> None:
-        send = pool.map if params["by"] == "map" else pool.each
-        send(lambda item: pool.sleep(params["sleep"]), range(params["tasks"]))
-
-    return _once(peer, params, work)
 
 
 @Question(

@@ -9,45 +9,24 @@ from benchmarks.peers.peer import Peer
 from benchmarks.peers.table import POOLS
 
 _BOTH = "ebbpool ebbpool-pure"
-_SIZES = {"tasks": 5_000, "repeats": 3}
-_US = Column("us", "µs a task", 3)
 
 
 def _same(item: int) -> int:
     return item
 
 
-def _take(item: int) -> None:
-    """The trivial task with an argument."""
-
-
 @Question(
     title="Submit trivial tasks and collect",
-    columns=(_US,),
+    columns=(Column("us", "µs a task", 3),),
     peers=f"loop {POOLS}",
     variants=by_workers,
-    sizes=_SIZES,
+    sizes={"tasks": 5_000, "repeats": 3},
 )
 def submit_collect(peer: Peer, params: Params) -> Samples:
     """Submit 5,000 trivial tasks and collect: what does one cost?"""
     tasks = params["tasks"]
     with peer.open(params["workers"], 10.0) as pool:
         return {"us": us_each(lambda: pool.burst(nothing, tasks), tasks, params["repeats"])}
-
-
-@Question(
-    title="Submit trivial tasks with an argument and collect",
-    columns=(_US,),
-    peers=f"simplequeue {_BOTH} stdlib multiprocessing fastthreadpool plus betapool flexexecutor",
-    variants=by_workers,
-    sizes=_SIZES,
-)
-def with_argument(peer: Peer, params: Params) -> Samples:
-    """Submit 5,000 trivial tasks with an argument each and collect: what does one cost?"""
-    # None of them is a small number, which never dies.
-    items = range(1_000, 1_000 + params["tasks"])
-    with peer.open(params["workers"], 10.0) as pool:
-        return {"us": us_each(lambda: pool.each(_take, items), len(items), params["repeats"])}
 
 
 @Question(

@@ -1,4 +1,4 @@
-"""Whose turn it is: quick tasks beside slow ones, threads beside a pool, callers in overload."""
+"""Whose turn it is: threads beside a pool, callers in overload."""
 
 from __future__ import annotations
 
@@ -13,50 +13,13 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from benchmarks.engine.model import Column, Params, Question, Samples, nothing, percentile, spread
+from benchmarks.engine.model import Column, Params, Question, Samples, nothing, percentile
 from benchmarks.load.serving import Beside
 from benchmarks.peers import package
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import adaptive, stdlib
 
 _BOTH = "ebbpool ebbpool-pure"
-_WORKERS, _LIMIT = 16, 4
-
-
-@Question(
-    title="Quick tasks beside a flood of slow ones",
-    columns=(
-        Column("p50", "p50, ms", 3),
-        Column("p99", "p99, ms", 3),
-    ),
-    peers=f"{_BOTH} stdlib",
-    variants=lambda peer, settings: [
-        {"flood": flood} for flood in (("none", "pool") if peer == "stdlib" else ("none", "lane", "pool"))
-    ],
-    sizes={"slow": 10_000, "sleep": 0.01, "quick": 300, "pause": 0.005, "seconds": 3.0},
-)
-def lanes(peer: Peer, params: Params) -> Samples:
-    """Quick tasks while 10,000 slow ones are queued, in a lane of limit 4 or in the pool: how long do they take?"""
-    pool: Any = (stdlib if peer.name == "stdlib" else adaptive)(_WORKERS, 10.0)
-    sleep, taken = partial(time.sleep, params["sleep"]), list[float]()
-    try:
-        for warm_up in [pool.submit(sleep) for _ in range(_WORKERS)]:
-            warm_up.result()
-        if params["flood"] != "none":
-            flooded = pool.lane("slow", limit=_LIMIT) if params["flood"] == "lane" else pool
-            for _ in range(params["slow"]):
-                flooded.submit(sleep)
-        end = time.perf_counter() + params["seconds"]
-        while not taken or (len(taken) < params["quick"] and time.perf_counter() < end):
-            time.sleep(params["pause"])
-            start = time.perf_counter()
-            pool.submit(nothing).result()
-            taken.append(time.perf_counter() - start)
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return spread(taken)
-
-
 _SLOWER = 10
 """How many times fewer tasks where each costs some ten times as much."""
 _LOADS = ("functions", "built-ins", "map", "run", "submit", "lane")
@@ -160,10 +123,7 @@ async def _way(peer: str, max_wait: float | None) -> AsyncIterator[_Call]:
     if peer == "anyio":
         yield run_sync
         return
-    ours = package("ebbpool")
-    # Another checkout may not know how to limit a wait.
-    limit = {"max_wait": max_wait} if max_wait and hasattr(ours, "QueueTimeout") else {}
-    with ours.AdaptiveExecutor(**limit) as pool, package("ebbpool.anyio").install(pool):
+    with package("ebbpool").AdaptiveExecutor(max_wait=max_wait) as pool, package("ebbpool.anyio").install(pool):
         yield run_sync
 
 
@@ -173,13 +133,16 @@ def _leave(tasks: Iterable[asyncio.Future[Any]]) -> None:
 
 
 async def _freeze(call: _Call, params: Params) -> Samples:
-    """Have clients at once, each of which gets a connection, uses it and gives it back: three calls."""
+    """Have clients at once, whose sessions take a connection with the query: begin, query, give back."""
     places, gave_up = threading.Semaphore(_CONNECTIONS), 0
+
+    def query() -> bool:
+        return places.acquire(timeout=_PATIENCE) and not time.sleep(0.005)
 
     async def request() -> None:
         nonlocal gave_up
-        if await call(lambda: places.acquire(timeout=_PATIENCE)):
-            await call(lambda: time.sleep(0.005))
+        await call(nothing)
+        if await call(query):
             await call(places.release)
         else:
             gave_up += 1
@@ -221,7 +184,7 @@ async def _goodput(call: _Call, params: Params) -> Samples:
 
 async def _burn(call: _Call, params: Params) -> Samples:
     """Have callers leave after a moment; add up how long their calls run after that, in seconds of thread."""
-    cancelled = getattr(package("ebbpool"), "cancelled", bool)
+    cancelled = package("ebbpool").cancelled
     lock, left, burnt = threading.Lock(), time.perf_counter() + _STAYS, [0.0]
     ends = left + params["burns"]
 

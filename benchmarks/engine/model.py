@@ -21,14 +21,14 @@ Params = Mapping[str, Any]
 Samples = dict[str, list[float]]
 
 _FILES = {
-    "tasks": "submit_collect with_argument simple_sum round_trip map_items",
-    "bursts": "cold_burst cold_map computing blocked_tasks",
+    "tasks": "submit_collect simple_sum round_trip map_items",
+    "bursts": "cold_burst computing blocked_tasks",
     "sizing": "sizing",
     "costs": "memory stacks watching",
     "loops": "offload anyio_tasks loop_lag loop_beside",
-    "turns": "lanes fairness overload",
+    "turns": "fairness overload",
     "timing": "semaphore timers",
-    "fastapi": "fastapi_burst fastapi_rate health_beside",
+    "fastapi": "fastapi_burst fastapi_rate health_beside connections",
     "tcp": "server_sizes waiting slow_clients echo",
     "web": "web_server gunicorn_threads kill_child",
     "cluster": "lost_worker",

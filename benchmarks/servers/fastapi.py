@@ -1,4 +1,4 @@
-"""The FastAPI server of `fastapi_burst`, `fastapi_rate` and `health_beside`: a process that dies with its parent."""
+"""The FastAPI server of the questions in `benchmarks.fastapi`: a process that dies with its parent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.load.serving import announce
 from benchmarks.peers import package
 from benchmarks.servers import Kinds, main
 
-ENDPOINTS = {"trivial": 0.0, "5 ms": 0.005, "100 ms": 0.1}
+ENDPOINTS = {"trivial": 0.0, "5 ms": 0.005, "100 ms": 0.1, "300 ms": 0.3}
 ASYNC = "async def"
 COMPUTING = "computing"
 BODY = b'{"answer":42}'
@@ -66,10 +66,17 @@ def build_app(turns: int = 0) -> Any:
     return app
 
 
-def _stock(new_loop: Any = None, turns: str = "0", tokens: str = "") -> None:
-    """Serve; `turns` of an endpoint that computes, and the tokens of anyio's limiter in place of forty."""
-    uvicorn = package("uvicorn")
-    config = uvicorn.Config(build_app(int(turns)), http="httptools", log_level="warning", access_log=False)
+def _stock(new_loop: Any = None, turns: str = "0", tokens: str = "", database: str = "") -> None:
+    """Serve; `turns` of an endpoint that computes, and the tokens of anyio's limiter in place of forty.
+
+    With the URL of a `database` it is the app in examples/, without its lifespan, which would install ebbpool.
+    """
+    uvicorn, app = package("uvicorn"), build_app(int(turns))
+    if database:
+        example = package("examples.fastapi_sqlalchemy")
+        example.connect(database)
+        app = example.app
+    config = uvicorn.Config(app, http="httptools", log_level="critical", access_log=False, lifespan="off")
     with socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener:
         announce(listener.getsockname()[1])
         with asyncio.Runner(loop_factory=new_loop or package("uvloop").new_event_loop) as runner:

@@ -266,7 +266,7 @@ def test_it_freezes(short_path: Path) -> None:
         serving(short_path / "after", cured) as after,
     ):
         loads = [Background(partial(app.load, "freeze")) for app in (plain, before)]
-        eventually(lambda: before.running("get_db") == 40, "all threads wait for a connection", 6 * TIMEOUT)
+        eventually(lambda: before.running("items") == 40, "all threads wait for a connection", 6 * TIMEOUT)
         assert before.look()["queued"] == 0
         assert after.load("freeze") == {"200": 60}
         for load in loads:

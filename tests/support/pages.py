@@ -37,6 +37,7 @@ PACKAGES = (
     "prometheus_client",
     "pydantic_ai",
     "pytest",
+    "sqlalchemy",
     "starlette",
     "threadpoolctl",
     "twisted",
