@@ -239,7 +239,6 @@ class ExecutorCore:
         call._ticket = ticket
         call._audience = _NOBODY
         call._lane = lane
-        call._abandoned = 0.0
         call._rings = mailbox.rings
         if scope is not None:
             call.limit(scope)

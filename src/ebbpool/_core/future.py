@@ -75,7 +75,6 @@ class FutureCore:
         self._known: Known | None = None
         self._task = 0
         self._short = False
-        self._abandoned = 0.0  # of a `LoopCall` that runs, since when nobody waits for it; 0 if somebody may
 
     def cancel(self) -> bool:
         """Cancel the call if it has not started; wake waiters and run callbacks in the calling thread.

@@ -24,7 +24,7 @@ cdef class FutureCore:
     cdef public object _result, _exception
     cdef object _fn, _args, _kwargs, _cond, _observers, _not_run, _scope, _executor
     cdef bint _held, _looped, _short
-    cdef double _queued_at, _latest, _abandoned
+    cdef double _queued_at, _latest
     cdef Pool _pool
     cdef list _audience
     cdef Known _known

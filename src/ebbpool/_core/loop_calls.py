@@ -101,7 +101,6 @@ class LoopCall(FutureCore):
 
     def abandon(self, heir: Any = None) -> None:
         """Note, in the loop's thread, that nobody wants the outcome; the ticket `heir`, if any, waits for the end."""
-        self._abandoned = monotonic()
         if heir is not None:
             with self._pool.mutex:
                 # The last reference to the one before may not go under the mutex.
