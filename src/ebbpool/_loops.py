@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from typing import Any, TypeVar
 
-from ebbpool._core.accel import LoopCall, Mailbox, connect
+from ebbpool._core.accel import LoopCall, Mailbox, connect, relay_by
 from ebbpool._errors import QueueTimeout, traceback_of, with_traceback
 from ebbpool._pool import late
 
@@ -103,4 +103,31 @@ def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
     return mailbox
 
 
+def _chained() -> Any:
+    """Return the code of the callback by which `asyncio.wrap_future` has a loop told; None if it is another by now."""
+    futures: Any = asyncio.futures
+    for code in futures._chain_future.__code__.co_consts:
+        if getattr(code, "co_freevars", None) == ("_set_state", "dest_loop", "destination", "source_loop"):
+            return code
+    return None
+
+
+CHAINED = _chained()
+
+
+def relayed(listener: Any, source: Any) -> bool:
+    """Do what such a callback does, but through the loop's mailbox; return False, having done nothing, if it is none.
+
+    asyncio puts each outcome on the loop by itself: of 10,000 at once it makes one turn, in which nothing else runs.
+    """
+    if listener.__code__ is not CHAINED:
+        return False
+    set_state, loop, destination, _ = [cell.cell_contents for cell in listener.__closure__]
+    if loop is None or loop.is_closed():
+        return False
+    mailbox_of(loop).relay(set_state, destination, source)
+    return True
+
+
 connect(asyncio.get_running_loop, mailbox_of, LoopFuture, MAILBOX)
+relay_by(relayed)
