@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import weakref
+from asyncio import _get_running_loop as running_loop
 from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from typing import Any, TypeVar
@@ -107,7 +108,7 @@ def _chained() -> Any:
     """Return the code of the callback by which `asyncio.wrap_future` has a loop told; None if it is another by now."""
     futures: Any = asyncio.futures
     for code in futures._chain_future.__code__.co_consts:
-        if getattr(code, "co_freevars", None) == ("_set_state", "dest_loop", "destination", "source_loop"):
+        if getattr(code, "co_freevars", ())[:3] == ("_set_state", "dest_loop", "destination"):
             return code
     return None
 
@@ -122,8 +123,8 @@ def relayed(listener: Any, source: Any) -> bool:
     """
     if listener.__code__ is not CHAINED:
         return False
-    set_state, loop, destination, _ = [cell.cell_contents for cell in listener.__closure__]
-    if loop is None or loop.is_closed():
+    set_state, loop, destination = [cell.cell_contents for cell in listener.__closure__[:3]]
+    if loop is None or loop is running_loop() or loop.is_closed():
         return False
     mailbox_of(loop).relay(set_state, destination, source)
     return True
