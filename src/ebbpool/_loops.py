@@ -72,7 +72,7 @@ class LoopFuture(asyncio.Future[T]):
 
 
 def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
-    """Return the mailbox through which a loop gets the results of its calls, made on first use in its thread."""
+    """Return the mailbox through which a loop gets the results of its calls, made on first use; any thread may."""
     found: Mailbox | None = getattr(loop, MAILBOX, None)
     if found is not None:
         return found
@@ -100,7 +100,10 @@ def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
     except AttributeError:
         # A loop that takes no attributes has a new mailbox, and is woken, for every call.
         return mailbox
-    late.register(mailbox, runs)
+    if running_loop() is loop:
+        late.register(mailbox, runs)
+    else:
+        mailbox.relay(late.register, mailbox, runs)
     return mailbox
 
 

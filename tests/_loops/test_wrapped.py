@@ -99,6 +99,16 @@ async def test_what_a_call_gave_to_the_loop_runs_before_its_future_is_done() -> 
     assert seen == [False] * len(futures)
 
 
+@on_every_loop
+async def test_the_loop_s_lag_is_told_by_the_name_of_its_own_thread() -> None:
+    async with AdaptiveExecutor(1) as pool:
+        with Gate() as gate:
+            gate.hold(pool)
+            futures = [asyncio.wrap_future(pool.submit(int)) for _ in range(3)]
+        await asyncio.gather(*futures)
+        assert [lag.name for lag in pool.stats().loop_lag] == [threading.current_thread().name]
+
+
 def test_a_loop_that_is_closed_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
     told = threading.Event()
     loop = asyncio.new_event_loop()
