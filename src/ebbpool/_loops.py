@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import weakref
+from asyncio import _get_running_loop as running_loop
 from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from typing import Any, TypeVar
 
-from ebbpool._core.accel import LoopCall, Mailbox, connect
+from ebbpool._core.accel import LoopCall, Mailbox, connect, relay_by
 from ebbpool._errors import QueueTimeout, traceback_of, with_traceback
 from ebbpool._pool import late
 
@@ -71,7 +72,7 @@ class LoopFuture(asyncio.Future[T]):
 
 
 def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
-    """Return the mailbox through which a loop gets the results of its calls, made on first use in its thread."""
+    """Return the mailbox through which a loop gets the results of its calls, made on first use; any thread may."""
     found: Mailbox | None = getattr(loop, MAILBOX, None)
     if found is not None:
         return found
@@ -99,8 +100,38 @@ def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
     except AttributeError:
         # A loop that takes no attributes has a new mailbox, and is woken, for every call.
         return mailbox
-    late.register(mailbox, runs)
+    if running_loop() is loop:
+        late.register(mailbox, runs)
+    else:
+        mailbox.relay(late.register, mailbox, runs)
     return mailbox
 
 
+def _chained() -> Any:
+    """Return the code of the callback by which `asyncio.wrap_future` has a loop told; None if it is another by now."""
+    futures: Any = asyncio.futures
+    for code in futures._chain_future.__code__.co_consts:
+        if getattr(code, "co_freevars", ())[:3] == ("_set_state", "dest_loop", "destination"):
+            return code
+    return None
+
+
+CHAINED = _chained()
+
+
+def relayed(listener: Any, source: Any) -> bool:
+    """Do what such a callback does, but through the loop's mailbox; return False, having done nothing, if it is none.
+
+    asyncio puts each outcome on the loop by itself: of 10,000 at once it makes one turn, in which nothing else runs.
+    """
+    if listener.__code__ is not CHAINED:
+        return False
+    set_state, loop, destination = [cell.cell_contents for cell in listener.__closure__[:3]]
+    if loop is None or loop is running_loop() or loop.is_closed():
+        return False
+    mailbox_of(loop).relay(set_state, destination, source)
+    return True
+
+
 connect(asyncio.get_running_loop, mailbox_of, LoopFuture, MAILBOX)
+relay_by(relayed)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, get_args
 
 from ebbpool._checks import above_zero, finite_seconds, one_of, optional_callable, time_limit, waiting_limit, whole
 from ebbpool._clock import monotonic
-from ebbpool._core.accel import LaneCore, say_if_plain
+from ebbpool._core.accel import LaneCore, relay_by, say_if_plain
 from ebbpool._interpreter import daemon_threads
 from ebbpool._maps import delayed, streams
 from ebbpool._maps.methods import Methods
@@ -418,3 +418,13 @@ def pools() -> list[AdaptiveExecutor]:
     """Return the executors of this process that live and have not been shut down, oldest first."""
     owners = (crew.owner() for crew in lifecycle.live() if not crew.pool.closed)
     return [owner for owner in owners if isinstance(owner, AdaptiveExecutor)]
+
+
+def _relayed(callback: Any, future: Any) -> bool:
+    # Imported here, so that asyncio is imported only where it is used.
+    import ebbpool._loops  # it connects itself, in the place of this
+
+    return ebbpool._loops.relayed(callback, future)
+
+
+relay_by(_relayed)

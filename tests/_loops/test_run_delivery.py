@@ -140,6 +140,36 @@ def test_a_worker_naps_where_its_results_find_the_loop_late(monkeypatch: pytest.
     assert naps == []
 
 
+@pytest.mark.skipif(not gil_enabled(), reason="there is no GIL to leave to a loop")
+def test_a_worker_naps_where_more_than_two_slices_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    callbacks: list[Callable[[], None]] = []
+    monkeypatch.setattr(LOOP_CALLS, "sleep", naps.append)
+    monkeypatch.setattr(LOOP_CALLS, "KEPT_WAITING", 1e9)
+    mailbox = LOOP_CALLS.Mailbox(*[lambda *call: callbacks.append(partial(*call))] * 2, object)
+
+    def deliver(results: int) -> None:
+        with AdaptiveExecutor(1) as pool:
+            for _ in range(results):
+                pool.offload(mailbox, Ticket(), None, int, (), None)
+
+    deliver(2 * FEWEST - 1)
+    assert naps == []
+    deliver(1)
+    assert naps == [NAP]
+    deliver(DELIVERED_AT_ONCE - 1)
+    assert naps == [NAP]
+    deliver(1)
+    assert naps == [NAP] * 2
+    while callbacks:
+        callbacks.pop(0)()
+    naps.clear()
+    deliver(2 * FEWEST - 1)
+    assert naps == []
+    deliver(2 * DELIVERED_AT_ONCE)
+    assert naps, "as many wait as two slices may have at most, and more"
+
+
 @on_every_loop
 async def test_a_call_that_ends_in_the_midst_of_a_delivery_is_delivered() -> None:
     mailbox = mailbox_of(asyncio.get_running_loop())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from time import monotonic
 from typing import Any
 from unittest import mock
@@ -15,6 +16,8 @@ from support.common import TIMEOUT, Gate, eventually, wait_for_idle
 from support.loops import given_up
 
 from ebbpool import AdaptiveExecutor, QueueFull
+from ebbpool._pool import crew
+from ebbpool._pool import interval as intervals
 
 CPUS = 4
 
@@ -284,6 +287,88 @@ def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool
         pool.resize(max_queue=0)
         seams.look_at(pool, 1000.4, 1.4)
         assert seams.engine_of(pool).allowed == seams.ALL, "its tasks must not wait"
+
+
+def test_others_have_the_gil_sooner_while_tasks_keep_it_and_are_held_back(spell: Spell) -> None:
+    spell.compute(2)
+    spell.window(1.0, QUEUED)
+    assert spell.admission.shorter_turns(), "one task for each look, each with 4 ms and more"
+    for _ in range(rules.LOOKS):
+        spell.look(1.0, QUEUED, 1.01 * rules.WINDOW / rules.LOOKS, taken=5)
+    assert not spell.admission.shorter_turns(), "a task that ends gives the GIL to others anyway"
+    spell.window(1.0, QUEUED)
+    assert spell.admission.shorter_turns()
+    spell.compute(0)
+    assert spell.window(0.3, 0.0, 12) == seams.ALL
+    assert not spell.admission.shorter_turns()
+    processors = Spell(gil=False)
+    processors.compute(CPUS)
+    processors.window(CPUS, QUEUED)
+    assert not processors.admission.shorter_turns()
+
+
+@pytest.fixture
+def interval(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the switch interval was set to, the last value at the end; it begins as 5 ms, and nobody is held back."""
+    values = [0.005]
+    monkeypatch.setattr(sys, "getswitchinterval", lambda: values[-1])
+    monkeypatch.setattr(sys, "setswitchinterval", values.append)
+    monkeypatch.setattr(crew, "interval", intervals.SwitchInterval())
+    return values
+
+
+@pytest.fixture
+def keeping() -> Iterator[Callable[[], AdaptiveExecutor]]:
+    """Make pools that are held back, each with a task in hand and one that waits."""
+    with seams.watched_by(seams.Nobody()), ExitStack() as stack:
+
+        def make() -> AdaptiveExecutor:
+            pool = stack.enter_context(AdaptiveExecutor(1))
+            seams.follow(pool, admission=Keeping(True))
+            stack.enter_context(Gate()).hold(pool)
+            pool.submit(int)
+            seams.begin_looks(pool, 1000.0, 1.0)
+            return pool
+
+        yield make
+
+
+class Keeping(OneAtATime):
+    def shorter_turns(self) -> bool:
+        return self.quick != seams.ALL
+
+
+def test_the_switch_interval_is_short_for_as_long_as_a_pool_is_held_back(
+    keeping: Callable[[], AdaptiveExecutor], interval: list[float]
+) -> None:
+    first, second = keeping(), keeping()
+    assert interval == [0.005]
+    assert seams.look_at(first, 1000.1, 1.1) == rules.CEILING_TICK, "looks that are less late would come more often"
+    seams.look_at(second, 1000.1, 1.1)
+    seams.look_at(first, 1000.2, 1.2)
+    assert interval == [0.005, intervals.SHORT]
+    second.shutdown(wait=False, cancel_futures=True)
+    assert seams.look_at(second, 1000.3, 1.3) is None
+    assert interval == [0.005, intervals.SHORT]
+    first.resize(max_queue=0)
+    seams.follow(first, admission=rules.Admission(True))
+    seams.look_at(first, 1000.4, 1.4)
+    assert interval == [0.005, intervals.SHORT, 0.005]
+
+
+@pytest.mark.parametrize("others", [0.001, 0.02])
+def test_a_switch_interval_that_somebody_else_has_set_stays(
+    keeping: Callable[[], AdaptiveExecutor], interval: list[float], others: float
+) -> None:
+    pool = keeping()
+    seams.look_at(pool, 1000.1, 1.1)
+    sys.setswitchinterval(others)
+    pool.shutdown(wait=False, cancel_futures=True)
+    assert seams.look_at(pool, 1000.2, 1.2) is None
+    assert interval == [0.005, intervals.SHORT, others]
+    if others < intervals.SHORT:
+        seams.look_at(keeping(), 1000.1, 1.1)
+        assert interval == [0.005, intervals.SHORT, others], "it is shorter already"
 
 
 @pytest.fixture(autouse=True)

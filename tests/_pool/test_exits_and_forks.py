@@ -217,6 +217,21 @@ FORKS: dict[str, tuple[Any, ...]] = {
         """,
         ["8 0", "[0, 1, 2, 3]", "cannot schedule new futures after shutdown", "0", "16"],
     ),
+    "fork while the switch interval is short": (
+        # The child has no thread that would put back what was there before.
+        """
+            from ebbpool._pool.interval import interval
+            before = sys.getswitchinterval()
+            interval.want(interval, True)
+            print(sys.getswitchinterval() < before)
+            def check():
+                print(sys.getswitchinterval() == before)
+            print(in_child(check), sys.getswitchinterval() < before)
+            interval.want(interval, False)
+            print(sys.getswitchinterval() == before)
+        """,
+        ["True", "True", "0 True", "True"],
+    ),
     "fork while others submit": (
         # The child must not inherit a lock that another thread held.
         """

@@ -65,4 +65,5 @@ current_scope = worker.current_scope
 instrumented = executor_core.instrumented
 orphans = pool.orphans
 perform = worker.perform
+relay_by = future.relay_by
 wait_counted = pool.Pool.wait_counted

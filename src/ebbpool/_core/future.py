@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, InvalidStateError
 from concurrent.futures._base import LOGGER
 from contextvars import Context
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ebbpool._core import uncompiled as cython
@@ -39,6 +40,17 @@ _NOBODY: list[Any] = []
 
 # Interpreted even where this file is compiled: a call of it passes the eval breaker.
 _interpreted: Callable[[], None] = eval("lambda: None")
+
+
+CHAINS = "asyncio.futures"
+"""The module of the callback by which `asyncio.wrap_future` has a loop told of the outcome."""
+_relayed: Any = lambda callback, future: False  # noqa: E731  (until `relay_by` is called)
+
+
+def relay_by(relayed: Callable[[Any, Any], bool]) -> None:
+    """Have `relayed(callback, future)` called in place of such a callback, which is called if that returns False."""
+    global _relayed
+    _relayed = relayed
 
 
 class FutureCore:
@@ -332,7 +344,8 @@ class FutureCore:
             if type(listener) is LockType:
                 continue
             try:
-                listener(self)
+                if type(listener) is not FunctionType or listener.__module__ != CHAINS or not _relayed(listener, self):
+                    listener(self)
             except BaseException as error:
                 LOGGER.exception("exception calling callback for %r", self)
                 # A worker survives it. In any other thread it is raised once the rest of the audience has been told.

@@ -4,7 +4,7 @@ from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING, RUNN
 # Before the imports that form a circle: what the others of the circle import from here. Types are known in any order.
 cdef tuple STATES, DESCRIPTIONS, _EMPTY
 cdef list _NOBODY
-cdef object _here, _Future, _bare, _interpreted
+cdef object _here, _Future, _bare, _interpreted, _relayed
 
 # Passes the interpreter's eval breaker, where another thread gets the GIL, asynchronous exceptions are raised, and the
 # garbage collector runs. Compiled code that calls built-in functions never does so by itself. Giving the GIL up and

@@ -46,6 +46,9 @@ wait itself has let others run.
 """
 NAP = 50e-6
 """Seconds for which a thread leaves the GIL to others then: as long as a thread needs to wake up."""
+BACKLOG = 2
+"""Slices of results that may wait for a loop. The worker that brings more leaves the GIL to it, and so does the next
+for every `DELIVERED_AT_ONCE` more: those that wait for the GIL may all have their turn before the loop."""
 KEPT_WAITING = 1e-3
 """A worker that brings a result to a loop that is so many seconds late leaves the GIL to it. The next worker does so
 when the loop is twice as late. Otherwise the loop waits a switch interval for the GIL, several times in one turn."""
@@ -130,6 +133,19 @@ if not cython.compiled:
     LoopCall._looped = True
 
 
+class Relay(LoopCall):
+    """What a mailbox calls in its loop's thread: how a loop's future hears of the future that it waits for."""
+
+    __slots__ = ()
+
+    def deliver(self) -> None:
+        """Make the call, once."""
+        fn: Any = self._fn
+        args = self._args
+        self._fn = self._args = None
+        fn(*args)
+
+
 class Mailbox:
     """Where workers leave finished calls for one event loop, which is woken once per batch.
 
@@ -160,6 +176,7 @@ class Mailbox:
         self.come: int = 0
         self.rung: float = 0.0  # when a callback was first put there of those that have not come (monotonic seconds)
         self.patience: float = 0.0  # seconds until a worker naps if the loop does not come; 0 if it is not waited for
+        self.crowd: int = BACKLOG * FEWEST  # so many results here, and the worker that brings the last one naps
         self.portion: int = FEWEST  # results the next callback delivers: a `SLICE`, by what the last ones took
         self.delivered: int = 0  # those the last callback delivered; 0 if it was not one of the same batch
         self.spent: float = 0.0  # the loop's own processor time when that one began
@@ -179,6 +196,9 @@ class Mailbox:
         late = 0.0 < self.patience < monotonic() - self.rung
         with self.mutex:
             self.arrived.append(call)
+            crowded = len(self.arrived) >= self.crowd
+            if crowded:
+                self.crowd += DELIVERED_AT_ONCE
             if self.rings == self.come:
                 # Before `rings`, so that a thread that sees one sees the other.
                 self.rung = monotonic()
@@ -207,8 +227,17 @@ class Mailbox:
                     raise
         if late:
             self.patience *= 2.0
-            if GIL_ENABLED:
-                sleep(NAP)
+        if (late or crowded) and GIL_ENABLED:
+            sleep(NAP)
+
+    @cython.locals(call=LoopCall)
+    def relay(self, fn: Callable[..., object], *args: Any) -> None:
+        """Have `fn(*args)` called in the loop's thread, in its turn among the results."""
+        call = Relay.__new__(Relay)
+        call._fn = fn
+        call._args = args
+        call._rings = -1
+        self.post(call)
 
     def _comes(self, ring: int) -> bool:
         """Return whether a callback of this number is the first to come of those that are on the loop."""
@@ -285,6 +314,7 @@ class Mailbox:
     def _go_on(self) -> None:
         with self.mutex:
             self.due = len(self.arrived)
+            self.crowd = BACKLOG * self.portion
             if not self.due:
                 self.come = self.rings
                 return

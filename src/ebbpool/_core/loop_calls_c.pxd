@@ -6,7 +6,7 @@ from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING
 from libc.math cimport log2
 
 cdef bint GIL
-cdef Py_ssize_t DELIVERED_AT_ONCE, FEWEST, LAST
+cdef Py_ssize_t BACKLOG, DELIVERED_AT_ONCE, FEWEST, LAST
 cdef double SLICE
 
 
@@ -22,6 +22,10 @@ cdef class LoopCall(FutureCore):
     cpdef deliver(self)
 
 
+cdef class Relay(LoopCall):
+    cpdef deliver(self)
+
+
 cdef class Mailbox:
     cdef cython.pymutex mutex
     cdef object wake, again, arrived, __weakref__
@@ -30,10 +34,10 @@ cdef class Mailbox:
     cdef readonly long long rings, come
     cdef readonly double rung, turn
     cdef double stint_begun, stint_spent, patience, spent, longest
-    cdef Py_ssize_t due, portion, delivered, first
+    cdef Py_ssize_t crowd, due, portion, delivered, first
     cdef readonly Py_ssize_t spell
 
-    @cython.locals(late=bint, rings=bint, ring="long long")
+    @cython.locals(late=bint, crowded=bint, rings=bint, ring="long long")
     cpdef post(self, LoopCall call)
     cdef bint _comes(self, long long ring) except -1
     @cython.locals(lag=double, bucket=Py_ssize_t)

@@ -185,7 +185,8 @@ class Pool:
         self.enqueue: Callable[[FutureCore], None] = self.queue.append
         self.oldest_first: Callable[[], FutureCore] = self.queue.popleft
         self.dequeue: Callable[[], FutureCore] = self.oldest_first
-        self.mixed: bool = False  # whether one must look closer which task is next than at the head of `queue`
+        # Whether one must look closer which task is next than at the head of `queue`: always, where others wait.
+        self.mixed: bool = False
         self.functions: Functions = Functions()
         self.measured: set[Known] = set()  # those of which calls wait
         self.behind: dict[int, int] = {}  # how many calls of one asyncio task wait in `queue`, if any do
@@ -779,7 +780,8 @@ class Pool:
             raise
 
     def _waiting(self) -> int:
-        return len(self.front) + len(self.short) + len(self.queue) - self.dead
+        waiting = len(self.queue) - self.dead
+        return waiting + len(self.front) + len(self.short) if self.mixed else waiting
 
     def _lacks_spare(self) -> bool:
         return len(self.parked) + self.starting < self.min_spare_workers and not self.closed
@@ -952,7 +954,8 @@ class Pool:
             self.parked.append(worker)
         if not self.queue:
             self.dequeue = self.oldest_first
-            self.mixed = len(self.front) + len(self.short) > 0
+            if self.mixed:
+                self.mixed = len(self.front) + len(self.short) > 0
         if self.seekers:
             self._make_room()
         self._tell_idlers()

@@ -93,7 +93,7 @@ class Worker:
                     if done is not None and done._lane is not None:
                         pool._vacate(done._lane, failed)
                     failed = False
-                    if (pool.queue or pool.front or pool.short) and (
+                    if (pool.queue or (pool.mixed and (pool.front or pool.short))) and (
                         pool.headcount <= pool.limit or ((pool._surplus() == 0 or pool._lends()) and pool._has_room(0))
                     ):
                         future = pool._next(self) if pool.mixed else pool.dequeue()

@@ -22,6 +22,8 @@ PUNCTUAL: Final = 0.00025  # looks that wait less on average (seconds) find the 
 ROOM: Final = 0.85  # share of the processors in use below which there is room for one more worker
 LOOKS: Final = 3  # how many looks a window has at least; fewer do if these waited for `WINDOW`
 RETRY: Final = 0.5  # seconds for which it is kept in mind that fewer workers left the GIL, or a processor, idle
+LENGTHY_TURN: Final = 0.004  # seconds of a processor for each task from which others wait for the switch interval
+GIL: Final = "the GIL is"
 
 
 class Admission:
@@ -42,6 +44,12 @@ class Admission:
         self._taken = -1
         self._looks = 0
         self._short = ""
+        self._first = 0  # of the tasks taken in this window
+        self._keeps = False
+
+    def shorter_turns(self) -> bool:
+        """Return whether workers are held back for the GIL, and keep it so long that others wait a switch interval."""
+        return self.quick != ALL and self._short == GIL and self._keeps
 
     def why(self) -> str:
         """Return in words why workers are held back."""
@@ -50,7 +58,7 @@ class Admission:
     def decide(self, tick: Tick, cpus: int, taken: int, count: Callable[[], Workers]) -> int:
         """Return how many workers may have a task in hand; `count()` counts those that have, which takes time."""
         if self._taken < 0:
-            self._begun, self._cpu, self._moved = tick.now, tick.cpu, tick.now
+            self._begun, self._cpu, self._moved, self._first = tick.now, tick.cpu, tick.now, taken
         else:
             self._late += tick.late
             self._looks += 1
@@ -58,8 +66,9 @@ class Admission:
             self._taken, self._moved = taken, tick.now
         elapsed = tick.now - self._begun
         if elapsed >= WINDOW and (self._looks >= LOOKS or self._late >= WINDOW):
+            self._keeps = tick.cpu - self._cpu > LENGTHY_TURN * (taken - self._first)
             self._steer(tick.now, (tick.cpu - self._cpu) / elapsed, self._late / self._looks, cpus, count)
-            self._begun, self._cpu, self._late, self._looks = tick.now, tick.cpu, 0.0, 0
+            self._begun, self._cpu, self._late, self._looks, self._first = tick.now, tick.cpu, 0.0, 0, taken
         if self.quick == ALL:
             return ALL
         workers = count()
@@ -74,7 +83,7 @@ class Admission:
     def _steer(self, now: float, used: float, wait: float, cpus: int, count: Callable[[], Workers]) -> None:
         """Set `quick` by what a window has shown: processors `used`, and how long looks had to `wait` on average."""
         if self._gil and OWN < used < MORE and wait > (QUEUE if used > ONE else TURN):
-            self._fewer(now, 1, count().running, cpus, "the GIL is")
+            self._fewer(now, 1, count().running, cpus, GIL)
         elif wait > QUEUE and used > FULL * cpus:
             self._fewer(now, cpus, count().running, cpus, "processors are")
         elif self.quick != ALL and ((used < SLACK and wait < TURN) or (wait < PUNCTUAL and used < ROOM * cpus)):

@@ -22,6 +22,7 @@ from ebbpool._interpreter import GIL_ENABLED, available_cpus
 from ebbpool._pool import lifecycle
 from ebbpool._pool.admission import Admission, Overload
 from ebbpool._pool.census import Census, reader
+from ebbpool._pool.interval import interval
 from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
 from ebbpool._pool.running import RunningTask, described, running
 from ebbpool._pool.sizing import CREW, MEMORY, TICK, Sample, Sizing
@@ -276,6 +277,13 @@ class Crew:
 
     def tick(self, tick: Tick) -> float | None:
         """Start as many workers as `_sizing` says, in the timekeeper's thread; see `Watched.tick`."""
+        again = self._look(tick)
+        shorter = again is not None and self._admission.shorter_turns()
+        interval.want(self, shorter)
+        # Looks are less late then, and would take the GIL more often.
+        return CEILING_TICK if shorter else again
+
+    def _look(self, tick: Tick) -> float | None:
         seen = self.pool.snapshot(tick.now)
         previous, self._previous = self._previous, None
         if seen is None:

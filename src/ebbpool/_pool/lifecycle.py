@@ -16,6 +16,7 @@ from ebbpool._clock import monotonic
 from ebbpool._core.accel import orphans
 from ebbpool._core.waits import here
 from ebbpool._interpreter import daemon_threads
+from ebbpool._pool.interval import interval
 from ebbpool._pool.threads import WorkerThread, forget_loans
 from ebbpool._pool.timekeeper import timekeeper
 
@@ -124,6 +125,7 @@ def _at_exit() -> None:
         if not crew.daemon:
             crew.join(None)
     timekeeper.stop()
+    interval.restore()
     for call in _after_exit:
         call()
 
@@ -135,6 +137,7 @@ def _renew() -> None:
     _naming = threading.RLock()
     here.keeps_time = False
     timekeeper.renew()
+    interval.restore()
     orphans.reopen()
     for crew in live():
         crew.renew(BrokenThreadPool(FORKED))
