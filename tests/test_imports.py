@@ -30,6 +30,7 @@ UNNAMED = {"_lzma_cffi", "_missing_stdlib_info", "_resource_cffi"}
 """Modules of the standard library that `sys.stdlib_module_names` leaves out."""
 
 IMPORTS: dict[str, set[str]] = {
+    "_called": set(),
     "_clock": set(),
     "_checks": set(),
     "_errors": set(),
@@ -39,12 +40,12 @@ IMPORTS: dict[str, set[str]] = {
     "_version": set(),
     "_interpreter": {"_clock"},
     "_frames": {"_interpreter"},
-    "_core": {"_checks", "_clock", "_errors", "_interpreter"},
+    "_core": {"_called", "_checks", "_clock", "_errors", "_interpreter"},
     "_prefork": {"_clock", "_frames", "_stdio", "_unix"},
     "sync": {"_core", "_interpreter"},
-    "_pool": {"_checks", "_clock", "_core", "_errors", "_frames", "_interpreter"},
+    "_pool": {"_called", "_checks", "_clock", "_core", "_errors", "_frames", "_interpreter"},
     "_loops": {"_core", "_errors", "_pool"},
-    "_maps": {"_checks", "_clock", "_core", "_errors", "_interpreter", "_pool"},
+    "_maps": {"_called", "_checks", "_clock", "_core", "_errors", "_interpreter", "_pool"},
     "_monitor": {"_interpreter", "_pool", "_stdio", "_unix", "_version"},
     "lane": {"_checks", "_core", "_maps", "_pool"},
     "session": {"_checks", "_core", "_pool"},
@@ -67,7 +68,7 @@ IMPORTS: dict[str, set[str]] = {
     "testing": {"_clock", "_frames", "_monitor", "_pool"},
     "_leaks": {"_clock", "_pool"},
     "_anyio": {"_clock", "_core", "_loops", "_pool", "executor"},
-    "_dask": {"_clock", "_errors", "_checks", "_interpreter", "_maps", "_pool"},
+    "_dask": {"_called", "_clock", "_errors", "_checks", "_interpreter", "_maps"},
     "dask": {"_checks", "_core", "_dask", "executor", "lane"},
     "_servers": {"_clock", "_stdio", "_checks", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_core", "_pool", "_replacements", "executor"},

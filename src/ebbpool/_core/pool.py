@@ -417,10 +417,12 @@ class Pool:
         if call._short:
             known.tried = False
 
+    @cython.locals(known=Known)
     def _is_short(self, call: FutureCore) -> bool:
-        return self.functions.is_short(call._known, self.clock)
+        known: Any = call._known
+        return self.functions.is_short(known, self.clock)
 
-    @cython.locals(known=Known, future=FutureCore, worker=Worker, short=cython.bint, moves=cython.bint)
+    @cython.locals(known=Known, running=Known, future=FutureCore, worker=Worker, short=cython.bint, moves=cython.bint)
     def _sort(self, now: float, trash: list[Any]) -> Known | None:
         """Under the mutex: have waiting calls go first that are known to be short by now, and the others no longer.
 
@@ -430,7 +432,8 @@ class Pool:
         if self.shorts >= self.short_room:
             for worker in self.workers:
                 if worker.short and now - worker.begun >= SORTED and self._may_write_off(worker):
-                    if not self.functions.is_short(worker.known, now):
+                    running: Any = worker.known
+                    if not self.functions.is_short(running, now):
                         self._write_off(worker, 1)
         moved: Any = None
         moves = False

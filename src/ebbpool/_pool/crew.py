@@ -301,8 +301,8 @@ class Crew:
             self._ended = tick.now
             return None if self._admission.idle and self.pool.leave_alone() else CEILING_TICK
         if seen.moved is not None:
-            why = f"calls of {seen.moved.name} are short, and go first"
-            self.decisions.note(seen.workers, 0, seen.queued, lambda: why, new=True)
+            moved = f"calls of {seen.moved.name} are short, and go first"
+            self.decisions.note(seen.workers, 0, seen.queued, lambda: moved, new=True)
         if not seen.may_grow:
             why = self._why_held if allowed != ALL else lambda: "max_workers reached"
             self.decisions.note(seen.workers, 0, seen.queued, why)
