@@ -86,11 +86,10 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             logged, once each time, to the same logger: with the stack of its thread, and of the thread that computed
             most meanwhile. The pool checks this often while it has threads, at most every 0.01 s. C code that holds the
             GIL prevents the check. None for never.
-        short_first: Whether calls from event loops go ahead of others, and beyond `max_workers` if necessary, if those
-            of their function are known to be short: less than 1 ms, or than a quarter of what all calls take. It is
-            for `run`, `amap` and ``run_in_executor`` of ebbpool's loops and `ebbpool.anyio`; not for `submit` and
-            `map`, nor in a pool or a lane of one. Where the others have waited for 0.1 s and have less than half of the
-            threads, the two kinds are taken in turn.
+        short_first: Whether calls of event loops (`run`, `amap`, `ebbpool.aio`, `ebbpool.anyio`) whose function is
+            known to be short go ahead of others, and beyond `max_workers` if necessary. Short is less than 1 ms, or
+            than a quarter of what all calls take. Once the others have waited for 0.1 s, and have less than half of the
+            threads, the two kinds are taken in turn. A pool or a lane of one keeps the order.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
