@@ -46,8 +46,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
     Args:
         max_workers: The most threads at a time; 256 if None. Workers blocked on a future of this same pool do not
             count, so nested submits cannot deadlock. Nor do those whose calls were abandoned, up to as many again; with
-            1 they do count. While calls of tasks that have called before wait at this limit,
-            there may be a sixteenth more, up to a quarter if they are stuck; none if it is below 16.
+            1 they do count. `short_first` has a sixteenth more, at least one; none with 1.
         thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...; also the pool's `name`.
         initializer: Called with `initargs` in each thread before its first task. If it raises, the pool is broken.
         initargs: Arguments for `initializer`.
@@ -87,6 +86,10 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             logged, once each time, to the same logger: with the stack of its thread, and of the thread that computed
             most meanwhile. The pool checks this often while it has threads, at most every 0.01 s. C code that holds the
             GIL prevents the check. None for never.
+        short_first: Whether calls of event loops (`run`, `amap`, `ebbpool.aio`, `ebbpool.anyio`) whose function is
+            known to be short go ahead of others, and beyond `max_workers` if necessary. Short is less than 1 ms, or
+            than a quarter of what all calls take. Once the others have waited for 0.1 s, and have less than half of the
+            threads, the two kinds are taken in turn. A pool or a lane of one keeps the order.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.

@@ -173,4 +173,4 @@ def test_the_global_provider_may_be_set_later() -> None:
                     print(shown())
         metrics.get_meter_provider().shutdown()
     """
-    assert output_of(script) == ["14", "0", "14", "14"]
+    assert output_of(script) == ["15", "0", "15", "15"]

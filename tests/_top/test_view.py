@@ -28,7 +28,7 @@ def lane_of(name: str, **figures: Any) -> dict[str, Any]:
 
 
 def task_of(name: str, seconds: float, **figures: Any) -> dict[str, Any]:
-    odd = dict.fromkeys(("blocked", "abandoned"), False)
+    odd = dict.fromkeys(("blocked", "abandoned", "short"), False)
     fixed = {"lane": None, "thread": f"thread_of_{name}", "native_id": 77, "stack": None}
     return odd | fixed | {"name": name, "seconds": seconds} | figures
 
@@ -108,12 +108,14 @@ def test_an_idle_process_and_one_with_threads_of_no_pool() -> None:
     assert lines[0].endswith("  2 threads of no pool")
 
 
-def test_what_came_too_late_and_what_nobody_waits_for_is_marked() -> None:
-    late = pool_of("web", expired=12, lanes=[lane_of("images")], tasks=[task_of("f", 1.0, abandoned=True)])
+def test_what_came_too_late_what_nobody_waits_for_and_what_went_first_is_marked() -> None:
+    tasks = [task_of("f", 1.0, abandoned=True, short=True), task_of("g", 0.5, short=True)]
+    late = pool_of("web", expired=12, lanes=[lane_of("images")], tasks=tasks)
     lines = drawn(state_of(snapshot_of(late, pool_of("quick", expired=0))))
     assert lines[1].split() == ["POOL", "THREADS", "BUSY", "BLOCKED", "WAIT", "OLDEST", "EXPIRED", "DONE/s"]
     assert [line.split()[-2] for line in lines[2:5]] == ["12", "0", "0"]
     assert lines[7].split() == ["▸", "f", "web", "thread_of_f", "abandoned", "1.00", "s"]
+    assert lines[8].split() == ["g", "web", "thread_of_g", "short", "0.50", "s"]
     assert "EXPIRED" not in drawn(state_of(snapshot_of(BUSY)))[1]
 
 

@@ -43,7 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "reject": {"max_workers": 4, "max_queue": 5, "when_full": "reject"},
     "caller runs": {"max_workers": 4, "max_queue": 2, "when_full": "caller_runs"},
     "limits": {"max_workers": 3, "max_wait": 0.002},
-    "limits, reserve": {"max_workers": 32, "max_wait": 0.02, "keep_alive": 0.001},
+    "limits, wide": {"max_workers": 32, "max_wait": 0.02, "keep_alive": 0.001},
     "limits, reject": {"max_workers": 4, "max_wait": 0.001, "max_queue": 20, "when_full": "reject"},
 }
 KINDS = ("threads", "lanes", "loops")
@@ -187,8 +187,10 @@ class Storm:
     def reader(self, rng: random.Random) -> None:
         stats = self.plain.look()
         threads = len(self.pool._threads)
-        # Continuations of loops may have a reserve, and as many calls as the ceiling may be given up there.
-        most = self.highest_ceiling * (9 if self.kind == "loops" or self.limited else 4) // 4 + self.blocked.peak
+        most = self.highest_ceiling + self.blocked.peak
+        if self.kind == "loops" or self.limited:
+            # As many calls as the ceiling may be given up there, and short ones have a sixteenth more, at least one.
+            most += self.highest_ceiling + max(1, self.highest_ceiling // 16)
         assert 0 <= stats.workers <= most and threads <= most, (stats, threads, most)
         assert stats.workers == stats.idle + stats.running, stats
         if self.kind == "threads":

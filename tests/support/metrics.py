@@ -37,6 +37,7 @@ COUNTERS = {
     "thread.exits": "retired",
     "task.submissions": "submitted",
     "task.rejections": "rejected",
+    "task.went_first": "went_first",
     "task.expirations": "expired",
 }
 LEVELS = {

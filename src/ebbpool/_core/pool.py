@@ -422,7 +422,7 @@ class Pool:
         known: Any = call._known
         return self.functions.is_short(known, self.clock)
 
-    @cython.locals(known=Known, running=Known, future=FutureCore, worker=Worker, short=cython.bint, moves=cython.bint)
+    @cython.locals(known=Known, future=FutureCore, short=cython.bint, moves=cython.bint)
     def _sort(self, now: float, trash: list[Any]) -> Known | None:
         """Under the mutex: have waiting calls go first that are known to be short by now, and the others no longer.
 
@@ -430,11 +430,7 @@ class Pool:
         """
         self.sorted = now + SORTED + LOOK * self._waiting()
         if self.shorts >= self.short_room:
-            for worker in self.workers:
-                if worker.short and now - worker.begun >= SORTED and self._may_write_off(worker):
-                    running: Any = worker.known
-                    if not self.functions.is_short(running, now):
-                        self._write_off(worker, 1)
+            self._write_off_long(now)
         moved: Any = None
         moves = False
         for known in self.measured:
@@ -903,6 +899,22 @@ class Pool:
                 current: Any = worker.current
                 if not _is_lent(current):
                     self._write_off(worker, 1)
+
+    @cython.locals(worker=Worker, known=Known)
+    def _write_off_long(self, now: float) -> None:
+        """Under the mutex: count workers off that have threads for short calls, and calls that have turned out long.
+
+        As many as there are such threads: where others hold these, too, none is left.
+        """
+        left = self.short_room
+        for worker in self.workers:
+            left -= worker.short and worker.written_off
+        for worker in self.workers:
+            if left > 0 and worker.short and now - worker.begun >= SORTED and self._may_write_off(worker):
+                known: Any = worker.known
+                if not self.functions.is_short(known, now):
+                    self._write_off(worker, 1)
+                    left -= 1
 
     def _may_write_off(self, worker: Worker) -> bool:
         return not worker.written_off and self.written_off < self.ceiling and self.ceiling > 1

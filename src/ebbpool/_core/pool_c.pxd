@@ -126,6 +126,8 @@ cdef class Pool:
     @cython.locals(worker=Worker, current=FutureCore, most=Py_ssize_t)
     cdef _write_off_abandoned(self)
     cdef _write_off(self, Worker worker, Py_ssize_t places)
+    @cython.locals(left=Py_ssize_t)
+    cdef _write_off_long(self, double now)
     cdef bint _may_write_off(self, Worker worker) except -1
     cpdef hung(self)
     cdef _arrived(self, Worker worker)

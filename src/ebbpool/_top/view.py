@@ -355,7 +355,7 @@ def _coloured(number: Any, colour: str) -> Text:
 
 def _mark(task: Task) -> Text:
     """Return what is odd about a task."""
-    colours = {"blocked": "red", "abandoned": "yellow"}
+    colours = {"blocked": "red", "abandoned": "yellow", "short": "cyan"}
     odd = next((word for word in colours if task[word]), "")
     return Text(odd, colours.get(odd, ""))
 
