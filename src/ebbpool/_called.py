@@ -41,7 +41,8 @@ def called_key(fn: Any, args: tuple[Any, ...]) -> Any:
         if isinstance(inner, type):
             return inner
         kind = type(inner if owner is None or isinstance(owner, ModuleType) else owner)
-        return id(kind), getattr(inner, "__qualname__", None)
+        name = getattr(inner, "__qualname__", None)
+        return id(kind), name if type(name) is str else None
     except Exception:
         return type(fn)
 

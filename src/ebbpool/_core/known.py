@@ -44,10 +44,14 @@ class Known:
         self.running += 1
         self.starts += now
 
-    def end(self, began: float, now: float) -> None:
-        """Count a call that ends."""
+    def drop(self, began: float) -> None:
+        """Count off a call that had begun."""
         self.running -= 1
         self.starts = self.starts - began if self.running > 0 else 0.0
+
+    def end(self, began: float, now: float) -> None:
+        """Count a call that ends."""
+        self.drop(began)
         self.spent += now - began
         self.ended += 1.0
         if self.ended >= FADING:
@@ -64,7 +68,7 @@ class Functions:
 
     def __init__(self) -> None:
         self.all: Known = Known(None, "all calls")
-        # By identity of the key, or by a key that is a tuple. Any thread of a loop may replace both.
+        # By identity of the key, or by a key that is a tuple. Not replaced: another loop's thread may look there.
         self._young: dict[Any, Known] = {}
         self._old: dict[Any, Known] = {}
 
@@ -83,7 +87,9 @@ class Functions:
             if found is None:
                 found = Known(key, called_name(fn, args))
             if len(self._young) >= REMEMBERED:
-                self._old, self._young = self._young, {}
+                self._old.clear()
+                self._old.update(self._young)
+                self._young.clear()
             self._young[place] = found
         known: Known = found
         return known
@@ -102,3 +108,9 @@ class Functions:
         """Under the pool's mutex: count a call that ends."""
         known.end(began, now)
         self.all.end(began, now)
+
+    def drop(self, known: Known, began: float) -> None:
+        """Under the pool's mutex: forget of a call that it had begun, for it is not made."""
+        known.drop(began)
+        self.all.drop(began)
+        known.tried = False

@@ -15,6 +15,7 @@ cdef class Known:
     cdef Py_ssize_t waiting
 
     cdef begin(self, double now)
+    cdef drop(self, double began)
     cdef end(self, double began, double now)
     cpdef double seconds(self, double now) except? -1
 
@@ -27,3 +28,4 @@ cdef class Functions:
     cdef bint is_short(self, Known known, double now) except -1
     cpdef begin(self, Known known, double now)
     cpdef end(self, Known known, double began, double now)
+    cdef drop(self, Known known, double began)

@@ -102,15 +102,12 @@ class LaneCore:
                     if worker.current is not None and worker.current._lane is self:
                         running += 1
                 # Those in the queue are older than those in the backlog, and both keep their order.
-                queue = self.pool.front if self.first else self.pool.queue
-                line = queue if self.admitted > running else self.backlog
-                for future in islice(line, SEARCHED):
-                    oldest = now - future._queued_at
-                    if future._lane is self and future._code == PENDING:
-                        break
-                else:
-                    if len(line) <= SEARCHED:
-                        oldest = 0.0
+                lines = [self.pool.front] if self.first else [self.pool.short, self.pool.queue]
+                for line in lines if self.admitted > running else [self.backlog]:
+                    for place, future in enumerate(islice(line, SEARCHED), 1):
+                        if place == SEARCHED or (future._lane is self and future._code == PENDING):
+                            oldest = max(oldest, now - future._queued_at)
+                            break
                 queued = self.admitted - running + len(self.backlog) - self.dead
                 taken, failed, cancelled, expired = self.taken, self.failed, self.cancelled, self.expired
             finally:

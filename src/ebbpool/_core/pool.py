@@ -163,6 +163,7 @@ class Pool:
         self.skip: int = 0  # tasks before the next that is measured; threads that submit at once may miscount
         self.crowd: int = ALL  # if more workers run, the timekeeper looks although no task waits: they may all compute
         self.passed: bool = False  # whether one that goes first was taken since the last turn of one overtaken
+        self.turned_at: float = 0.0  # when that turn was
         self.short_first: bool = True
         self.sorted: float = 0.0  # when it is looked which waiting calls are short
         self.went_first: int = 0
@@ -283,8 +284,7 @@ class Pool:
         """Queue a pending task, at the head if it is to be `first`, and make sure that a worker will take it.
 
         A submitter that waited for room with `waiter` takes the place that was kept for it. A task that is to wait
-        `in_line` is held among the seekers while the queue is full; a call that is known to be short is queued all the
-        same.
+        `in_line` is held among the seekers while the queue is full; short calls have room of their own.
 
         Return why the task was not taken ("closed", "broken" or "full"), or None. Raise RuntimeError if there is no
         worker and none could be started.
@@ -304,8 +304,10 @@ class Pool:
             self.timed = self.timed or future._latest > 0.0
             refusal = self._refusal() if self.special else None
             grows = refusal == "grow"
-            if grows or (refusal == "full" and future._known is not None and self._is_short(future)):
+            if grows:
                 refusal = None
+            elif refusal in (None, "full") and future._known is not None and self._goes_first(future):
+                refusal = "full" if self._short_full() else None
             holds = False
             if lane is not None:
                 refusal = lane.enlist(future, refusal)
@@ -370,7 +372,7 @@ class Pool:
         self.minded = True
         return WATCH
 
-    @cython.locals(known=Known, short=cython.bint, goes=cython.bint)
+    @cython.locals(known=Known, goes=cython.bint)
     def _line_up(self, call: FutureCore) -> None:
         """Under the mutex: queue a call that is measured, with the short ones if it is known to be one.
 
@@ -380,13 +382,10 @@ class Pool:
         known: Any = call._known
         # Where calls may change their places, it has to be known which is older.
         self.clock = monotonic()
-        # Those of one function that wait do so in one line.
-        short = known.short if known.waiting > 0 else self.functions.is_short(known, self.clock)
-        goes = call._task not in self.behind and (short or (known.ended == 0.0 and not known.tried))
+        goes = self._goes_first(call)
         # No call from here on but of what is built in: in the plain core it might raise RecursionError.
         call._queued_at = self.clock
         self.mixed = True
-        known.short = short
         known.waiting += 1
         self.measured.add(known)
         call._short = goes
@@ -418,9 +417,18 @@ class Pool:
             known.tried = False
 
     @cython.locals(known=Known)
-    def _is_short(self, call: FutureCore) -> bool:
+    def _goes_first(self, call: FutureCore) -> bool:
+        """Under the mutex: return whether a measured call goes first, by what is known now."""
         known: Any = call._known
-        return self.functions.is_short(known, self.clock)
+        if known.waiting == 0:
+            # Those of one function that wait do so in one line.
+            known.short = self.functions.is_short(known, self.clock)
+        first: bool = known.short or (known.ended == 0.0 and not known.tried)
+        return first and call._task not in self.behind
+
+    def _short_full(self) -> bool:
+        """Return whether the queue has no room for another short call: it has as much as for all others."""
+        return self.max_queue >= 0 and max(1, self.max_queue) <= len(self.short)
 
     @cython.locals(known=Known, future=FutureCore, short=cython.bint, moves=cython.bint)
     def _sort(self, now: float, trash: list[Any]) -> Known | None:
@@ -472,8 +480,8 @@ class Pool:
 
         First one that a thread is lent to: all others may wait for that one. A call that has found an idle worker is
         not measured, and gets that worker. Then those that were to go first, then short calls. But once the oldest of
-        the others has waited for `OVERTAKEN`, these and the others take turns, with short calls only as long as the
-        others have less than half of the threads.
+        the others has waited for `OVERTAKEN`, these and the others take turns. Where the others have half of the
+        threads, short calls give them a turn only each `OVERTAKEN`: they may all wait for what a short call frees.
         """
         oldest: Any = None
         first: Any = None
@@ -488,19 +496,25 @@ class Pool:
                 if oldest._looped and oldest._known is None and oldest._short:
                     return self.queue.popleft()
             line = self.front if self.front and others else self.short
-            # Short calls wait their turn only where the others have less than half of the threads.
+            # Where the others have half of the threads, they have a turn once in a while.
             shares = line is self.front or 2 * (self._engaged() - self.ahead - 1) < self.limit
-            if line and self.queue and others and self.passed and shares:
+            turns = self.passed and (shares or self.clock - self.turned_at >= OVERTAKEN)
+            if line and self.queue and others and turns:
                 oldest, first = self.queue[0], line[0]
                 # Calls of one task of a loop keep their order: what came later has not been overtaken.
                 later = oldest._looped and first._looped and oldest._queued_at >= first._queued_at
                 if not later and self.clock - oldest._queued_at >= OVERTAKEN:
                     line = self.queue
+                    self.turned_at = self.clock
                     # A cancelled task does not use up the turn.
                     self.passed = oldest._code != PENDING
             elif line:
                 self.passed = True
-            future = line.popleft() if line else self.dequeue()
+            if not line:
+                future = self.dequeue()
+            else:
+                newest = line is self.short and self.dequeue is not self.oldest_first
+                future = line.pop() if newest else line.popleft()
         if future._known is not None and future._code == PENDING:
             self._leave_line(future)
             self.clock = worker.begun = monotonic()
@@ -538,7 +552,7 @@ class Pool:
 
     def _make_room(self) -> None:
         """Under the mutex: give free places in the queue to the seekers that have waited longest."""
-        while self.seekers and self._refusal() != "full":
+        while self.seekers and self._refusal() != "full" and not self._short_full():
             collects = hold_collector()
             try:
                 seeker, _ = self.seekers.popitem(False)
@@ -592,7 +606,8 @@ class Pool:
             return "closed"
         if self.max_queue < 0:
             return None
-        if self._waiting() + len(self.promised) - self._coming() < self.max_queue or self.headcount == 0:
+        waiting = self._waiting() - len(self.short) + len(self.promised)
+        if waiting - self._coming() < self.max_queue or self.headcount == 0:
             return None
         # Where a task must not wait, or would be refused, the pool grows at once, without asking the timekeeper.
         most = min(self.max_workers, max(self.allowed, self.min_workers))
@@ -1452,7 +1467,7 @@ class Pool:
         with self.mutex:
             collects = hold_collector()
             try:
-                self.clock = now
+                self.clock = max(self.clock, now)
                 self._trim(trash)
                 if self.timed or self.backlogs or self.max_wait > 0.0:
                     late = self._late(now, trash)

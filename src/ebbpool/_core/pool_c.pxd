@@ -62,7 +62,7 @@ cdef class Pool:
     cdef bint deserted, wrapping, special, turned_away, timed, minded, passed, mixed
     cdef Py_ssize_t every, skip, ahead, shorts
     cdef public bint slow_start, short_first
-    cdef double clock, stale, sought, sorted
+    cdef double clock, stale, sought, sorted, turned_at
     cdef long long turned
     cdef readonly long long expired, taken, failed, cancelled, rejected, started, went_first
     cdef public Py_ssize_t crowd
@@ -89,7 +89,8 @@ cdef class Pool:
     cdef _line_up(self, FutureCore call)
     cdef _leave_line(self, FutureCore call)
     cdef _untry(self, FutureCore call)
-    cdef bint _is_short(self, FutureCore call) except -1
+    cdef bint _goes_first(self, FutureCore call) except -1
+    cdef bint _short_full(self) except -1
     cdef Known _sort(self, double now, list trash)
     cdef _note_end(self, Worker worker)
     cdef FutureCore _next(self, Worker worker)

@@ -142,6 +142,9 @@ class Worker:
             if future._latest > 0.0 and monotonic() > future._latest:
                 with pool.mutex:
                     pool._count_expired(future)
+                    if self.known is not None:
+                        pool.functions.drop(self.known, self.begun)
+                        self.known = None
                 error = future._scope.refusal()
             else:
                 if future._looped:
