@@ -88,8 +88,9 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             GIL prevents the check. None for never.
         short_first: Whether calls of event loops (`run`, `amap`, `ebbpool.aio`, `ebbpool.anyio`) whose function is
             known to be short go ahead of others, and beyond `max_workers` if necessary. Short is less than 1 ms, or
-            than a quarter of what all calls take. Once the others have waited for 0.1 s, and have less than half of the
-            threads, the two kinds are taken in turn. A pool or a lane of one keeps the order.
+            than a quarter of what all calls take. Once the others have waited for 0.1 s, the two kinds are taken in
+            turn; if the others have half of the threads, one of them every 0.1 s. A pool or a lane of one keeps the
+            order.
 
     Raises:
         TypeError: An argument is of the wrong type; the message names it and its value.
