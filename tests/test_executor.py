@@ -33,7 +33,7 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
     assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in ours[4:])
     limits = dict.fromkeys(("max_queue", "max_wait", "warn_after", "warn_lag", "leave_after"))
     sizes = {"min_workers": 0, "min_spare_workers": 0, "keep_alive": None, "thread_stack_size": None}
-    ways = {"when_full": "block", "propagate_context": False, "daemon": False, "finalizer": None}
+    ways = {"when_full": "block", "propagate_context": False, "daemon": False, "finalizer": None, "short_first": True}
     assert {parameter.name: parameter.default for parameter in ours[4:]} == limits | sizes | ways
 
 

@@ -223,7 +223,7 @@ class ExecutorCore:
         known: Any = None
         # A call that finds an idle worker is not measured, and goes first.
         first = pool.short_room > 0 and (lane is None or (lane.limit > 1 and not lane.first))
-        if first and (pool.queue or pool.short or not pool.parked):
+        if first and (pool.queue or pool.short or not pool.parked or pool.headcount > pool.limit):
             known = pool.functions.of(fn, args)
         if context is None and pool.contextual:
             context = copy_context()

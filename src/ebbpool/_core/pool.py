@@ -495,7 +495,12 @@ class Pool:
                 # Calls of one task of a loop keep their order: what came later has not been overtaken.
                 later = oldest._looped and first._looped and oldest._queued_at >= first._queued_at
                 if not later and self.clock - oldest._queued_at >= OVERTAKEN:
-                    line = self.queue
+                    if line is self.front and self.short:
+                        # The turn is for the oldest, or a call might overtake a short one of the same task.
+                        first = self.short[0]
+                        if first._queued_at < oldest._queued_at:
+                            oldest = first
+                    line = self.short if oldest is first else self.queue
                     # A cancelled task does not use up the turn.
                     self.passed = oldest._code != PENDING
             elif line:
