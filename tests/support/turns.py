@@ -21,7 +21,7 @@ from support.common import TIMEOUT, eventually
 from support.loops import turns
 
 KINDS = ("short", "long", "unsure", "new")
-WHERE = ("pool", "lane", "first")
+WHERE = st.sampled_from(["pool", "pool", "lane", "first"])
 
 
 def another(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -70,10 +70,10 @@ class TurnsModel(RuleBasedStateMachine):
         self.mutex: seams.CheckedMutex | None = None
 
     @initialize(
-        max_workers=st.sampled_from([1, 2, 3, 4, 33]),
-        max_queue=st.sampled_from([None, None, 1, 3]),
+        max_workers=st.sampled_from([2, 3, 4, 33, 1]),
+        max_queue=st.sampled_from([None, None, None, 2]),
         when_full=st.sampled_from(["block", "reject"]),
-        short_first=st.sampled_from([True, True, True, False]),
+        short_first=st.sampled_from([True] * 7 + [False]),
         turn=st.sampled_from([0.0, 1e9]),
     )
     def make(self, max_workers: int, max_queue: int | None, when_full: Any, short_first: bool, turn: float) -> None:
@@ -122,27 +122,24 @@ class TurnsModel(RuleBasedStateMachine):
             worker = engine.parked or engine._lends() or engine.headcount - engine.blocked < most
             return not (waiting and worker and (place or (short and engine.shorts < room)))
 
-    @rule(
-        kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=4), where=st.sampled_from(["pool", "lane", "first"])
-    )
-    def call(self, kinds: list[str], where: str) -> None:
-        """Make some calls in a task of their own."""
+    @rule(tasks=st.lists(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4), min_size=1, max_size=5), where=WHERE)
+    def call(self, tasks: list[list[str]], where: str) -> None:
+        """Make some calls, in tasks of their own."""
+        self.tasks += [self.loop.get_loop().create_task(self.task(kinds, where)) for kinds in tasks]
+        self.turn()
+
+    async def task(self, kinds: list[str], where: str) -> None:
         # A call that has no place in a full queue may be overtaken.
         line = object() if where == "pool" and self.max_queue is None else None
-
-        async def task() -> None:
-            futures = []
-            for kind in kinds:
-                call = self.new(line=line)
-                try:
-                    call.future = self.targets[where].run(self.function(kind), self.pool, call)
-                    futures.append(call.future)
-                except QueueFull:
-                    self.calls.remove(call)
-            await asyncio.gather(*futures, return_exceptions=True)
-
-        self.tasks.append(self.loop.get_loop().create_task(task()))
-        self.turn()
+        futures = []
+        for kind in kinds:
+            call = self.new(line=line)
+            try:
+                call.future = self.targets[where].run(self.function(kind), self.pool, call)
+                futures.append(call.future)
+            except QueueFull:
+                self.calls.remove(call)
+        await asyncio.gather(*futures, return_exceptions=True)
 
     @precondition(lambda self: self.max_queue is None)
     @rule(way=st.sampled_from(["submit", "submit_first", "lent", "nested"]), kind=st.sampled_from(KINDS))
@@ -176,14 +173,10 @@ class TurnsModel(RuleBasedStateMachine):
             self.loop.run(cancel())
             self.turn()
 
-    @rule(max_workers=st.sampled_from([1, 2, 3, 5, 33]))
-    def resize(self, max_workers: int) -> None:
+    @rule(max_workers=st.sampled_from([1, 2, 3, 5, 33]), allowed=st.sampled_from([1, 2, seams.ALL, seams.ALL]))
+    def resize(self, max_workers: int, allowed: int) -> None:
         self.ones = self.ones and (max_workers == 1 or not self.engine.short_first)
         self.pool.resize(max_workers=max_workers)
-        self.turn()
-
-    @rule(allowed=st.sampled_from([1, 2, seams.ALL]))
-    def admit(self, allowed: int) -> None:
         self.engine.admit(allowed)
         self.turn()
 
