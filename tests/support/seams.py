@@ -148,7 +148,7 @@ def check(pool: Any) -> None:
             tried = sum(worker.ahead for worker in running) + sum(
                 each._known is known and each._short for each in pending
             )
-            assert tried <= 1, f"{tried} calls of {known.name}, of which nothing is known, are taken for short"
+            sums(f"{known.name}, of which nothing is known: taken for short", tried, int(known.tried))
     sums("all: running", workers(lambda each: each.known is not None), pool.functions.all.running)
     for line, short in ((pool.short, True), (pool.queue, False)):
         assert all(each._known is None or each._short is short for each in line if each._code == engine.PENDING)

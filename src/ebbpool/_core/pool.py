@@ -442,6 +442,10 @@ class Pool:
                     moved = known
         if not moves:
             return None
+        for future in self.short:
+            # One that was taken for short may have to stay behind another of its task: it is chosen anew.
+            if future._known is not None and future._code == PENDING and future._known.ended == 0.0:
+                self._untry(future)
         lines: list[Any] = [*self.short, *self.queue]
         lines.sort(key=_age)
         trash.append(lines)
@@ -454,7 +458,7 @@ class Pool:
                 continue
             known = future._known
             future._short = future._task not in self.behind and (
-                known.short or (known.ended == 0.0 and (future._short or not known.tried))
+                known.short or (known.ended == 0.0 and not known.tried)
             )
             if future._short:
                 known.tried = True
