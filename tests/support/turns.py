@@ -86,7 +86,7 @@ class TurnsModel(RuleBasedStateMachine):
         self.engine = seams.engine_of(self.pool)
         self.ones = not short_first or max_workers == 1
         self.functions = {kind: another(perform, kind) for kind in KINDS}
-        self.targets = {"pool": self.pool, "lane": self.pool.lane("narrow", limit=2)}
+        self.targets: dict[str, Any] = {"pool": self.pool, "lane": self.pool.lane("narrow", limit=2)}
         self.targets["first"] = self.pool.lane("first", limit=2, first=True)
         # No other calls fade it, however many of them there are.
         self.tell("long", 1e6)
