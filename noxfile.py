@@ -408,6 +408,15 @@ def coverage(session: nox.Session) -> None:
 
 
 @nox.session
+def demo(session: nox.Session) -> None:
+    """Put the same load on servers with and without ebbpool."""
+    install(session, *group("demo"))
+    install_what_can_be(session, *group("demo-compiled"))
+    install_ebbpool(session)
+    session.run("python", "-m", "benchmarks.demo", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Run the benchmarks, or look at runs: ``-- --quick``, ``-- submit map``, ``-- show RUN``; -- --help."""
     install_what_can_be(session, *group("bench"))

@@ -7,6 +7,7 @@
 - `servers/` has the programs that are loaded, each in a process of its own.
 - `load/` has the clients, every answer of which is looked at.
 - `report/` writes tables and pages.
+- `demo/` is a programme of its own: whole servers with and without ebbpool, `python -m benchmarks.demo`.
 - `guard.py` counts instructions, `python -m benchmarks.guard`.
 
 It is run from the root of the repository and is no part of the installed package.

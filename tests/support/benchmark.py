@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import socketserver
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +67,24 @@ def talking(talk: Callable[[socket.socket], object]) -> Iterator[int]:
         finally:
             server.shutdown()
             serving.join()
+
+
+@contextmanager
+def answering(answer: Callable[[int], bytes | None]) -> Iterator[int]:
+    """Yield the port of a server that sends `answer(number)` to request `number`, in two parts, or hangs up on None."""
+    counter = itertools.count()
+
+    def talk(connection: socket.socket) -> None:
+        # A client that has seen enough leaves without its last response.
+        with connection, suppress(ConnectionError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while connection.recv(65_536):
+                text = answer(next(counter))
+                if text is None:
+                    return
+                half = len(text) // 2
+                connection.sendall(text[:half])
+                connection.sendall(text[half:])
+
+    with talking(talk) as port:
+        yield port
