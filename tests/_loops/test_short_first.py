@@ -13,9 +13,12 @@ from contextvars import copy_context
 from typing import Any
 
 import pytest
+from hypothesis.stateful import run_state_machine_as_test
 from support import seams
 from support.common import TIMEOUT, Gate, eventually, gone
 from support.loops import on_every_loop, turns
+from support.model import profile
+from support.turns import TurnsModel
 
 from ebbpool import AdaptiveExecutor, QueueFull
 
@@ -217,6 +220,37 @@ async def test_the_calls_of_one_task_keep_their_order() -> None:
 
 
 @pytest.mark.asyncio
+async def test_tasks_that_were_to_go_first_give_turns_to_the_oldest_of_the_others() -> None:
+    """Or a call that is not short would overtake a short one of its own task."""
+    order: list[str] = []
+    with seams.setting(overtaken=0.0):
+        async with AdaptiveExecutor(2) as pool, busy(pool, 1) as gate:
+            calls = [await begin(pool, slow, order, "x")]
+            calls += [pool.run(quick, order, "A"), pool.run(slow, order, "a")]
+            for number in "123":
+                pool.submit_first(slow, order, number)
+            gate.open()
+            await asyncio.gather(*calls)
+    assert [name for name in order if name in "xAa"] == ["x", "A", "a"]
+
+
+@pytest.mark.asyncio
+async def test_an_idle_worker_that_is_held_back_does_not_keep_one_waiting() -> None:
+    order: list[str] = []
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(4, min_workers=2) as pool:
+        seams.know(pool, quick, 1e-5)
+        with Gate() as gate, Gate() as idle:
+            pool.submit(gate)
+            pool.submit(idle)
+            await asyncio.to_thread(gate.await_begun)
+            await asyncio.to_thread(idle.await_begun)
+            idle.open()
+            await asyncio.to_thread(eventually, lambda: pool.stats().idle == 1)
+            seams.engine_of(pool).admit(1)
+            await asyncio.wait_for(pool.run(quick, order, "a"), TIMEOUT)
+
+
+@pytest.mark.asyncio
 async def test_the_others_have_a_turn_where_they_have_half_of_the_threads() -> None:
     """Once in a while: those that run may never end."""
     async with AdaptiveExecutor(2) as pool:
@@ -413,6 +447,10 @@ class Remote:
         return Remote(name)
 
     def __call__(self) -> None: ...
+
+
+def test_whatever_is_called_nothing_is_lost_and_every_count_adds_up() -> None:
+    run_state_machine_as_test(TurnsModel, settings=profile(50, derandomize=True, database=None))
 
 
 class Thing:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ebbpool import AdaptiveExecutor, Future, QueueFull
+from support import seams
 from support.common import Background, Boom
 from support.loops import given_up
 
@@ -74,6 +75,7 @@ class ExecutorModel(RuleBasedStateMachine):
         self.highest = 0
         self.most_blocked = 0
         self.most_abandoned = 0
+        self.mutex: seams.CheckedMutex | None = None
 
     @initialize(
         max_workers=st.integers(1, 4),
@@ -92,6 +94,7 @@ class ExecutorModel(RuleBasedStateMachine):
         self.max_queue = max_queue
         self.when_full = when_full
         self.pool = AdaptiveExecutor(max_workers, PREFIX, max_queue=max_queue, when_full=when_full, **others)
+        self.mutex = seams.checked(self.pool)
 
     # What the model knows.
 
@@ -323,6 +326,10 @@ class ExecutorModel(RuleBasedStateMachine):
         self.running.remove(parent)
 
     # What always holds.
+
+    @invariant()
+    def counts_add_up(self) -> None:
+        assert not (self.mutex and self.mutex.wrong), self.mutex.wrong[0]
 
     @invariant()
     def futures_agree(self) -> None:

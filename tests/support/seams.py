@@ -6,7 +6,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from _thread import allocate_lock
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from threading import Event
@@ -100,6 +102,143 @@ def know(pool: Any, fn: Callable[..., Any], seconds: float, calls: int = 1) -> N
         functions.end(known, 0.0, seconds)
 
 
+def check(pool: Any) -> None:
+    """Assert that the counts of a plain pool are the sums of what it has; under its mutex."""
+    engine = sys.modules[type(pool).__module__]
+    queued = [future for line in (pool.front, pool.short, pool.queue) for future in line]
+    pending = [future for future in queued if future._code == engine.PENDING]
+    current = [worker.current for worker in pool.workers if worker.current is not None]
+    measured = [future for future in pending if future._known is not None]
+
+    def workers(has: Callable[[Any], object]) -> int:
+        return sum(map(bool, map(has, pool.workers)))
+
+    def sums(name: str, ought: object, told: object = None) -> None:
+        told = getattr(pool, name) if told is None else told
+        assert told == ought, f"{name} is {told}, and ought to be {ought}"
+
+    # Some places may be reserved for workers that are not among them yet.
+    sums("headcount", len(pool.workers) + pool.starting - workers(lambda each: each.starting))
+    assert pool.starting >= workers(lambda each: each.starting)
+    sums("roused", workers(lambda each: each.fresh and not each.starting))
+    sums("parked", {each for each in pool.workers if each.parked}, set(pool.parked))
+    sums("searching", True, not workers(lambda each: each.searching) or pool.searching)
+    sums("searching", True, not pool.searching or pool.headcount > len(pool.workers) or workers(lambda w: w.searching))
+    sums("blocked", workers(lambda each: each.waits))
+    sums("written_off", workers(lambda each: each.written_off))
+    assert pool.written_off <= (pool.ceiling if pool.ceiling > 1 else 0)
+    sums("ahead", workers(lambda each: each.ahead))
+    sums("shorts", workers(lambda each: each.short and not each.waits))
+    for worker in pool.workers:
+        noted = worker.ahead or worker.short or worker.written_off or worker.known is not None
+        assert not noted or (worker.noted and worker.current is not None)
+    lent = sum(engine._is_lent(each) for each in pending)
+    lent += workers(lambda each: each.current is not None and engine._is_lent(each.current) and not each.waits)
+    sums("max_workers", pool.ceiling + lent)
+    sums("limit", min(pool.allowed, pool.max_workers))
+    sums("short_room", max(1, pool.ceiling // engine.SHORT_ROOM) if pool.short_first and pool.ceiling > 1 else 0)
+    sums("dead", len(queued) - len(pending))
+    sums("mixed", True, pool.mixed or not (pool.front or pool.short or measured))
+    sums("measured", {each._known for each in measured})
+    for known in pool.measured | {worker.known for worker in pool.workers if worker.known is not None}:
+        sums(f"{known.name}: waiting", sum(each._known is known for each in measured), known.waiting)
+        running = [worker for worker in pool.workers if worker.known is known]
+        sums(f"{known.name}: running", len(running), known.running)
+        if not known.ended:
+            tried = sum(worker.ahead for worker in running) + sum(
+                each._known is known and each._short for each in pending
+            )
+            sums(f"{known.name}, of which nothing is known: taken for short", tried, int(known.tried))
+    sums("all: running", workers(lambda each: each.known is not None), pool.functions.all.running)
+    for line, short in ((pool.short, True), (pool.queue, False)):
+        assert all(each._known is None or each._short is short for each in line if each._code == engine.PENDING)
+    assert all(each._known is not None for each in pool.short if each._code == engine.PENDING)
+    behind = Counter(each._task for each in pool.queue if each._code == engine.PENDING and each._known and each._task)
+    sums("behind", behind)
+    for lane in {each._lane for each in [*queued, *current] if each._lane is not None}:
+        inside = sum(each._lane is lane for each in [*pending, *current])
+        sums(f"lane {lane.name}: admitted", inside, lane.admitted)
+        assert not len(lane.backlog) - lane.dead or lane.admitted >= lane.limit, f"lane {lane.name} admits nobody"
+
+
+def add_up(pool: Any) -> None:
+    """`check` a pool; only the plain core lets that be done."""
+    if not accel.COMPILED:
+        with pool._pool.mutex:
+            check(pool._pool)
+
+
+class CheckedMutex:
+    """A plain pool's mutex: each time that it becomes free, the pool's counts have to add up.
+
+    Attributes:
+        wrong: What did not; the first thing counts.
+        taken: The tasks that workers have taken, in order: what is called, and with which arguments.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._lock = pool.mutex
+        self._depth = 0
+        self._pool = pool
+        self._headcount = 0
+        self._in_hand: dict[Any, Any] = {}
+        self.wrong: list[str] = []
+        self.taken: list[tuple[Any, Any]] = []
+
+    def acquire(self, *args: Any) -> bool:
+        taken: bool = self._lock.acquire(*args)
+        self._depth += taken
+        return taken
+
+    def release(self) -> None:
+        if self._depth == 1:
+            try:
+                check(self._pool)
+                self._see(self._pool)
+            except BaseException:
+                self.wrong.append(traceback.format_exc())
+        self._depth -= 1
+        self._lock.release()
+
+    def _see(self, pool: Any) -> None:
+        """Note which tasks have been taken, by workers that had a place for them, and who has been started."""
+        in_hand = {worker: worker.current for worker in pool.workers if worker.current is not None}
+        before, self._in_hand = self._in_hand, in_hand
+        for worker, future in in_hand.items():
+            if before.get(worker) is not future:
+                self.taken.append((future._fn, future._args))
+                if worker.short:
+                    assert future._short, "a call that is not short has a thread of theirs"
+                    assert pool.shorts <= (1 if pool.allowed < pool.ceiling else pool.short_room)
+                elif future._lane is None or not future._lane.lifts_ceiling:
+                    ordinary = [each for each in in_hand if not (each.short or each.waits)]
+                    assert len(ordinary) <= pool.limit, "a task has no place"
+        headcount, self._headcount = self._headcount, pool.headcount
+        if pool.headcount > max(headcount, pool.max_workers + pool.blocked) and not pool._lends():
+            assert pool.short and pool.headcount <= pool.max_workers + pool.blocked + pool.short_room, (
+                "too many threads"
+            )
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()
+
+    def _is_owned(self) -> bool:
+        owned: bool = self._lock._is_owned()
+        return owned
+
+
+def checked(pool: Any) -> CheckedMutex | None:
+    """Have the counts of a new pool checked whenever its mutex becomes free; only the plain core lets that be done."""
+    if accel.COMPILED:
+        return None
+    pool._pool.mutex = CheckedMutex(pool._pool)
+    mutex: CheckedMutex = pool._pool.mutex
+    return mutex
+
+
 class BlockedSubmitter:
     """A submitter that stands in line for room in a full queue, each of its steps at the test's word."""
 
@@ -156,6 +295,16 @@ def look_at(pool: Any, now: float | None = None, cpu: float = 0.0) -> float | No
         return None
     again: float | None = pool._crew.tick(Tick(now, cpu, 0.0))
     return again
+
+
+def look_ahead(pool: Any, seconds: float) -> None:
+    """Have the timekeeper look at a pool as if so many seconds had passed, and go on to look at it."""
+
+    def look() -> None:
+        pool._pool.snapshot(monotonic() + seconds)
+        pool._crew.watch()
+
+    in_timekeeper(look)
 
 
 def in_timekeeper(call: Callable[[], Any]) -> None:

@@ -450,6 +450,10 @@ class Pool:
                     moved = known
         if not moves:
             return None
+        for future in self.short:
+            # One that was taken for short may have to stay behind another of its task: it is chosen anew.
+            if future._known is not None and future._code == PENDING and future._known.ended == 0.0:
+                self._untry(future)
         lines: list[Any] = [*self.short, *self.queue]
         lines.sort(key=_age)
         trash.append(lines)
@@ -462,7 +466,7 @@ class Pool:
                 continue
             known = future._known
             future._short = future._task not in self.behind and (
-                known.short or (known.ended == 0.0 and (future._short or not known.tried))
+                known.short or (known.ended == 0.0 and not known.tried)
             )
             if future._short:
                 known.tried = True
@@ -504,7 +508,12 @@ class Pool:
                 # Calls of one task of a loop keep their order: what came later has not been overtaken.
                 later = oldest._looped and first._looped and oldest._queued_at >= first._queued_at
                 if not later and self.clock - oldest._queued_at >= OVERTAKEN:
-                    line = self.queue
+                    if line is self.front and self.short:
+                        # The turn is for the oldest, or a call might overtake a short one of the same task.
+                        first = self.short[0]
+                        if first._queued_at < oldest._queued_at:
+                            oldest = first
+                    line = self.short if oldest is first else self.queue
                     self.turned_at = self.clock
                     # A cancelled task does not use up the turn.
                     self.passed = oldest._code != PENDING
