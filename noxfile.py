@@ -128,11 +128,11 @@ def install(session: nox.Session, *groups: str, core: str = "", quickly: bool = 
         wanted = {requirement for requirement in wanted if not requirement.startswith("uvloop")}
     lenient = {"bench", "demo"}.intersection(groups)  # which say what they lack
     alone = {requirement for requirement in wanted if lenient or requirement.startswith(OPTIONAL)}
-    for requirements in filter(None, (wanted - alone, *({requirement} for requirement in alone))):
+    for requirements in filter(None, (sorted(wanted - alone), *([requirement] for requirement in sorted(alone)))):
         try:
             session.install("--only-binary", ":all:", *requirements, silent=True)
         except nox.command.CommandFailed:
-            with suppress(nox.command.CommandFailed) if requirements <= alone else nullcontext():
+            with suppress(nox.command.CommandFailed) if alone.issuperset(requirements) else nullcontext():
                 session.install(*requirements)
     if core:
         session.log("ebbpool is built and installed: up to two minutes if it is compiled, with no output.")
@@ -142,7 +142,7 @@ def install(session: nox.Session, *groups: str, core: str = "", quickly: bool = 
 
 @listed
 def quick(session: nox.Session) -> None:
-    """Check style, types, and on the plain core some tests and those of what differs from main: a minute or two."""
+    """Check style, types, and on the plain core some tests and those of what differs from main: a minute."""
     install(session, "lint", "test")
     session.install("--no-deps", "--editable", ".", env=CORES["pure"])
     session.run("ruff", "check", ".")
@@ -150,7 +150,7 @@ def quick(session: nox.Session) -> None:
     session.run("mypy")
     main = git("merge-base", "HEAD", "origin/main") or git("merge-base", "HEAD", "main") or ["HEAD"]
     changed = git("diff", "--name-only", *main) + git("ls-files", "--others", "--exclude-standard")
-    chosen = {"tests/_core", "tests/test_bad_input.py", "tests/test_imports.py", "tests/test_release.py"}
+    chosen = {f"tests/{name}" for name in ("_core", "test_bad_input.py", "test_executor.py", "test_imports.py")}
     chosen.update(name for name in changed if re.match(r"tests/(?!stress/)(.*/)?test_\w+\.py", name))
     for room in re.findall(r"^src/ebbpool/_?(\w+)", "\n".join(changed), flags=re.MULTILINE):
         chosen |= {f"tests/_{room}", f"tests/test_{room}.py"}
