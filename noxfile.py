@@ -114,7 +114,7 @@ def snapshot(session: nox.Session) -> Path:
         shutil.copy2(ROOT / origin, folder)
     git("archive", "--output", str(folder / "told.tar"), "HEAD", origin)
     if (folder / "told.tar").exists():
-        shutil.unpack_archive(folder / "told.tar", folder, filter="data")
+        shutil.unpack_archive(folder / "told.tar", folder)
     return folder
 
 
@@ -294,7 +294,7 @@ def make_sdist(session: nox.Session, folder: Path) -> tuple[Path, Path]:
         shutil.rmtree(old, ignore_errors=True)
     session.run("python", "-m", "build", "--outdir", str(folder), "--sdist", str(snapshot(session)), env=CORES["pure"])
     (sdist,) = folder.iterdir()
-    shutil.unpack_archive(sdist, unpacked, filter="data")
+    shutil.unpack_archive(sdist, unpacked)
     return sdist, next(unpacked.iterdir())
 
 
