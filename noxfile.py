@@ -109,12 +109,12 @@ def snapshot(session: nox.Session) -> Path:
     folder = Path(session.create_tmp()).resolve() / "source"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*LEFT))
-    # git fills in the commit and the last tag, for setuptools-scm to make the version of.
-    if (ROOT / (origin := ".git_archival.txt")).exists():
+    origin = ".git_archival.txt"  # where setuptools-scm looks for the version; before the first tag it counts commits
+    if commit := git("rev-parse", "--short=9", "HEAD"):
+        told = git("describe", "--tags", "--match", "v[0-9]*") or [f"v0.0-{len(git('rev-list', 'HEAD'))}-g{commit[0]}"]
+        (folder / origin).write_text(f"node: {commit[0]}\ndescribe-name: {told[0]}\n", encoding="utf-8")
+    elif (ROOT / origin).exists():
         shutil.copy2(ROOT / origin, folder)
-    git("archive", "--output", str(folder / "told.tar"), "HEAD", origin)
-    if (folder / "told.tar").exists():
-        shutil.unpack_archive(folder / "told.tar", folder)
     return folder
 
 
@@ -154,7 +154,7 @@ def quick(session: nox.Session) -> None:
     chosen.update(name for name in changed if re.match(r"tests/(?!stress/)(.*/)?test_\w+\.py", name))
     for room in re.findall(r"^src/ebbpool/_?(\w+)", "\n".join(changed), flags=re.MULTILINE):
         chosen |= {f"tests/_{room}", f"tests/test_{room}.py"}
-    present = (name for name in sorted(chosen) if (ROOT / name).exists())
+    present = [name for name in sorted(chosen) if (ROOT / name).exists()]
     session.run("python", "-m", "pytest", "-n", "4", *present, *session.posargs, env=CORES["pure"])
 
 
