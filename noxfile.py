@@ -1,17 +1,16 @@
-"""The one place that knows how things are run: ``python -m nox -l`` lists it all."""
+"""How everything is run: ``python -m nox -l`` lists it, with the time it takes on two processors once installed."""
 
 from __future__ import annotations
 
-import itertools
-import json
+import functools
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-import tarfile
-import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import nox
@@ -25,290 +24,144 @@ nox.options.download_python = "never"
 
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
-EXTENSIONS = ("executor_core", "future", "known", "lane", "loop_calls", "pool", "semaphore", "timers", "worker")
-"""The modules of `_core` that are compiled; setup.py has the same."""
-FOLDERS = ("LICENSES", "benchmarks", "docs", "src", "tests")
-ORIGIN = ".git_archival.txt"
-"""What ``git archive`` fills in with the commit and the last tag, for setuptools-scm to make the version of."""
-WANTED = ("3.11", "3.12", "3.13", "3.14", "3.15", "3.13t", "3.14t", "3.15t", "pypy3.11")
-WHO_ARE_YOU = (
-    "import sys, sysconfig; "
-    "print('pypy' * (sys.implementation.name == 'pypy') + '%d.%d' % sys.version_info[:2] "
-    "+ 't' * bool(sysconfig.get_config_var('Py_GIL_DISABLED')))"
-)
+LEFT = ("*.c", "*.egg-info", "*.pyd", "*.so", "*env", ".*", "__pycache__", "_build", "build", "dist", "reports")
+"""What is not copied with the sources."""
+OPTIONAL = ("axe-playwright-python", "playwright", "uvloop")  # without a wheel for some Pythons; what needs them skips
+SUPPORTED = ("3.11", "3.12", "3.13", "3.14", "3.15", "3.14t", "3.15t", "pypy3.11")
+WHO_ARE_YOU = """
+import sys, sysconfig
+free = "t" * bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+print("pypy" * (sys.implementation.name == "pypy") + "%d.%d" % sys.version_info[:2] + free)
+"""
 
 
-def answers_to(name: str) -> bool:
-    """Tell whether PATH has a Python of this name that works and is what its name says.
-
-    A version manager's shim may be there and fail; a ``python3.13`` may be a free-threaded build.
-    """
-    executables = (name, "pypy3", "pypy") if name.startswith("pypy") else (f"python{name}",)
-    for executable, folder in itertools.product(executables, os.get_exec_path()):
-        if found := shutil.which(executable, path=folder):
-            try:
-                told = subprocess.run([found, "-c", WHO_ARE_YOU], capture_output=True, text=True, timeout=60)
-            except (OSError, subprocess.TimeoutExpired):
-                continue
-            if told.returncode == 0 and told.stdout.strip() == name:
-                return True
-    return False
+def name_of(executable: str) -> str:
+    """Return the name of a Python, or nothing if it does not work: a version manager's shim may be there and fail."""
+    with suppress(OSError, subprocess.SubprocessError):
+        told = subprocess.run([executable, "-c", WHO_ARE_YOU], capture_output=True, check=True, text=True, timeout=60)
+        return told.stdout.strip()
+    return ""
 
 
-def interpreters() -> list[str]:
-    """Return the names of the Pythons to test on, the one that runs nox among them."""
-    own = subprocess.run([sys.executable, "-c", WHO_ARE_YOU], capture_output=True, text=True, check=True)
-    running = own.stdout.strip() if sys.implementation.name in ("cpython", "pypy") else sys.executable
-    found = [name for name in WANTED if name == running or answers_to(name)]
-    return found if running in found else [*found, running]
+def is_here(name: str) -> bool:
+    """Tell whether PATH has a Python that is what its name says; a ``python3.13`` may be a free-threaded build."""
+    executable = "pypy3" if name.startswith("pypy") else f"python{name}"
+    found = (shutil.which(executable, path=folder) for folder in os.get_exec_path())
+    return any(name_of(path) == name for path in found if path)
 
 
-PYTHONS = interpreters()
-COMPILING = [name for name in PYTHONS if name[0] == "3"]
-"""The CPythons. Elsewhere the plain core is all there is."""
-OTHERS = [name for name in PYTHONS if name not in COMPILING]
-WITH_GIL = [name for name in COMPILING if not name.endswith("t")]
-WITHOUT_GIL = [name for name in COMPILING if name.endswith("t")]
-EVERY = [(name, "pure") for name in PYTHONS] + [(name, "ext") for name in COMPILING]
-USUAL = [(name, "ext") for name in WITH_GIL or COMPILING] or [(name, "pure") for name in OTHERS]
+RUNNING = name_of(sys.executable) if sys.implementation.name in ("cpython", "pypy") else sys.executable
+PYTHONS = [name for name in SUPPORTED if name == RUNNING or is_here(name)]
+# It is not supported, and takes the place of the later ones without a GIL where there are none.
+PYTHONS += ["3.13t"] * (not any(name.endswith("t") for name in PYTHONS) and is_here("3.13t"))
+PYTHONS += [RUNNING] * (RUNNING not in PYTHONS)
+COMPILING = [name for name in PYTHONS if name[0] == "3"]  # the CPythons; elsewhere the plain core is all there is
+EVERY = [(name, core) for name in PYTHONS for core in ("pure", "ext") if core == "pure" or name in COMPILING]
+USUAL = [pair for pair in EVERY if pair[1] == "ext" and not pair[0].endswith("t")] or EVERY
 OLDEST, NEWEST = USUAL[0], USUAL[-1]
+FREE = next((pair for pair in reversed(EVERY) if pair[0] in COMPILING and pair[0].endswith("t")), NEWEST)
 PLAIN = (NEWEST[0], "pure")
-FREE = (WITHOUT_GIL[-1], "ext") if WITHOUT_GIL else NEWEST
-"""The newest CPython without a GIL, if there is one."""
-TESTED = [(name, variant) for name, variant in EVERY if variant == "ext" or (name, variant) == PLAIN or name in OTHERS]
-"""Where the suite runs. Everywhere the variant "ext" has the tests of the core take the plain and the compiled one in
-turn. With "pure" the other tests run on the plain core, too: on the newest CPython, and where nothing is compiled."""
-
-ENDS = {OLDEST, NEWEST, FREE}
-CORES = {"ext": "compiled core and plain one", "pure": "plain core alone"}
-EACH_KIND = {*ENDS, PLAIN}
-"""One session of each kind: the oldest, the newest, without a GIL, and on the plain core."""
-EACH_IMPLEMENTATION = {*EACH_KIND, *((name, "pure") for name in OTHERS)}
-
-BOTH_ENDS = (
-    "_pool/test_sizing.py",
-    "_prefork",
-    "_top",
-    "test_bad_input.py",
-    "test_imports.py",
-    "test_pytest_plugin.py",
+OTHERS = {(name, "pure") for name in PYTHONS if name not in COMPILING}
+TESTED = [pair for pair in EVERY if pair[1] == "ext" or pair == PLAIN or pair in OTHERS]
+"""Where the suite runs. With "ext" the tests of the core take the compiled and the plain one in turn, with "pure" the
+other tests run on the plain core, too: on the newest CPython, and where nothing is compiled."""
+KINDS = {OLDEST, NEWEST, FREE, PLAIN}
+SPARED = (
+    ("bench integrations test_examples.py test_messages.py test_release.py", {NEWEST}),
+    ("_pool/test_sizing.py _prefork _top test_bad_input.py test_imports.py test_pytest_plugin.py", {OLDEST, NEWEST}),
+    ("_anyio", {OLDEST, FREE, PLAIN}),
+    ("_http _metrics _pool/test_tracing.py _servers test_fastthreadpool.py test_main.py", KINDS),
+    ("_loops _maps _monitor _pool/test_dump.py", KINDS | OTHERS),
 )
-ONE_OF_EACH_KIND = (
-    "_http",
-    "_pool/test_tracing.py",
-    "_servers",
-    "test_fastthreadpool.py",
-    "test_main.py",
-)
-SPARED: dict[str, set[tuple[str, str]]] = {
-    "bench": {NEWEST},
-    "integrations": {NEWEST},
-    "test_examples.py": {NEWEST},
-    "test_messages.py": {NEWEST},
-    "test_release.py": {NEWEST},
-    "_anyio": {OLDEST, PLAIN, FREE},
-    "_metrics": {*ENDS, PLAIN},
-    **{name: {OLDEST, NEWEST} for name in BOTH_ENDS},
-    **dict.fromkeys(ONE_OF_EACH_KIND, EACH_KIND),
-    **dict.fromkeys(("_loops", "_maps", "_monitor", "_pool/test_dump.py"), EACH_IMPLEMENTATION),
-}
-"""Tests of what differs little between Pythons, and where they run. The others run everywhere: those of the core and of
-the pool's threads."""
+"""Tests of what differs little between Pythons, and where they run; the others run everywhere."""
+
+CORES: dict[str, dict[str, str | None]] = {"ext": {"EBBPOOL_PURE": None}, "pure": {"EBBPOOL_PURE": "1"}}
+"""What the environment of a core is, at build and at run time."""
 
 
-def spared(session: nox.Session, variant: str) -> list[str]:
-    """Return what keeps pytest from the tests that other sessions have."""
-    pair = (str(session.python), variant)
-    return [f"--ignore=tests/{folder}" for folder, chosen in SPARED.items() if pair not in chosen]
+def on(chosen: list[tuple[str, str]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the decorator that makes a session for each pair of a Python and a core."""
+    tags = {pair: ["ends"] for pair in (OLDEST, NEWEST, FREE)}
+    return nox.parametrize("python,core", [nox.param(*pair, id="-".join(pair), tags=tags.get(pair)) for pair in chosen])
 
 
-Task = Callable[[nox.Session, str], None]
+def listed(task: Callable[..., None]) -> object:
+    """Make a session that starts by saying what the list says about it."""
+
+    @functools.wraps(task)
+    def run(session: nox.Session, **named: str) -> None:
+        session.log(" ".join(str(task.__doc__).split()))
+        task(session, **named)
+
+    return nox.session(run)
 
 
-def pairs(chosen: list[tuple[str, str]]) -> Callable[[Task], Task]:
-    """Return the decorator that makes a session for each pair of a Python and a variant, Python by Python."""
-    ordered = sorted(chosen, key=lambda pair: PYTHONS.index(pair[0]))
-    return nox.parametrize(
-        "python,variant",
-        [nox.param(*pair, id="-".join(pair), tags=["ends"] if pair in ENDS else []) for pair in ordered],
-    )
-
-
-def group(name: str) -> tuple[str, ...]:
-    """Return the requirements of a dependency group."""
-    return nox.project.dependency_groups(PYPROJECT, name)
-
-
-def install(session: nox.Session, *requirements: str) -> None:
-    """Install requirements, the newest that need no compiler where there are such; pip and uv share these options."""
-    try:
-        session.install("--only-binary", ":all:", *requirements, silent=True)
-    except nox.command.CommandFailed:
-        session.install(*requirements, silent=True)
-
-
-def install_what_can_be(session: nox.Session, *requirements: str) -> None:
-    """Install each requirement on its own; say on standard error which ones could not be."""
-    missing = []
-    for requirement in requirements:
-        try:
-            install(session, requirement)
-        except nox.command.CommandFailed:
-            missing.append(requirement)
-    if missing:
-        print(f"{session.name}: could not be installed here: {', '.join(missing)}", file=sys.stderr)
-
-
-def environment(variant: str) -> dict[str, str | None]:
-    """Return what the environment of a variant is, at build and at run time."""
-    return {"EBBPOOL_PURE": "1" if variant == "pure" else None}
-
-
-def leave_origin(folder: Path) -> None:
-    """Have copied sources tell the version that git tells here, if it does. An sdist has it in its metadata."""
-    if (ROOT / ".git").exists():
-        shutil.copy2(ROOT / ORIGIN, folder)
-        wanted = (ROOT / ORIGIN).read_text(encoding="utf-8").replace("$Format:", "").replace("$\n", "%n")
-        git = ["git", "log", "-1", f"--format={wanted}"]
-        try:
-            told = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, timeout=60)
-        except (OSError, subprocess.TimeoutExpired):
-            return
-        if told.returncode == 0:
-            (folder / ORIGIN).write_text(told.stdout, encoding="utf-8")
+def git(*arguments: str) -> list[str]:
+    """Return the lines that git tells, or none if it does not or this is no clone."""
+    if not (ROOT / ".git").exists() or not shutil.which("git"):
+        return []
+    told = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return told.stdout.splitlines() if told.returncode == 0 else []
 
 
 def snapshot(session: nox.Session) -> Path:
-    """Copy the sources, so that a build neither finds nor leaves anything in the tree."""
-    folder = Path(session.create_tmp()) / "source"
+    """Copy the sources, so that a build neither finds nor leaves anything in the tree, and what git tells of them."""
+    folder = Path(session.create_tmp()).resolve() / "source"
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    leave = shutil.ignore_patterns("*.c", "*.so", "*.pyd", "*.egg-info", "__pycache__", "_build", ".*")
-    for path in ROOT.iterdir():
-        if path.is_file() and path.name[0] != ".":
-            shutil.copy2(path, folder)
-        elif path.name in FOLDERS:
-            shutil.copytree(path, folder / path.name, ignore=leave)
-    leave_origin(folder)
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*LEFT))
+    origin = ".git_archival.txt"  # where setuptools-scm looks for the version; before the first tag it counts commits
+    if commit := git("rev-parse", "--short=9", "HEAD"):
+        told = git("describe", "--tags", "--match", "v[0-9]*") or [f"v0.0-{len(git('rev-list', 'HEAD'))}-g{commit[0]}"]
+        (folder / origin).write_text(f"node: {commit[0]}\ndescribe-name: {told[0]}\n", encoding="utf-8")
+    elif (ROOT / origin).exists():
+        shutil.copy2(ROOT / origin, folder)
     return folder
 
 
-def install_ebbpool(session: nox.Session, variant: str = "ext", *, quickly: bool = False) -> None:
-    """Build and install the package as a user gets it: not editable, and built anew every time.
+def install(session: nox.Session, *groups: str, core: str = "", quickly: bool = False) -> None:
+    """Install dependency groups in versions that need no compiler where there are such, then ebbpool as users get it.
 
-    If that is to be done `quickly`, the compiler optimises less, which takes it half the time.
+    What is optional may be missing. Compiled `quickly`, ebbpool is there in half the time, and not as fast.
     """
-    env = environment(variant)
-    if quickly and sys.platform == "linux":
-        env["CFLAGS"] = "-O1 -g0 -DNDEBUG -fno-strict-overflow"
-    session.install("--no-deps", "--force-reinstall", str(snapshot(session)), env=env)
+    wanted = {one for name in groups for one in nox.project.dependency_groups(PYPROJECT, name)}
+    if str(session.python).endswith("t"):  # which no marker tells
+        wanted = {requirement for requirement in wanted if not requirement.startswith("uvloop")}
+    lenient = {"bench", "demo"}.intersection(groups)  # which say what they lack
+    alone = {requirement for requirement in wanted if lenient or requirement.startswith(OPTIONAL)}
+    for requirements in filter(None, (sorted(wanted - alone), *([requirement] for requirement in sorted(alone)))):
+        try:
+            session.install("--only-binary", ":all:", *requirements, silent=True)
+        except nox.command.CommandFailed:
+            with suppress(nox.command.CommandFailed) if alone.issuperset(requirements) else nullcontext():
+                session.install(*requirements)
+    if core:
+        session.log("ebbpool is built and installed: up to two minutes if it is compiled, with no output.")
+        flags = {"CFLAGS": "-O1 -g0 -DNDEBUG -fno-strict-overflow"} if quickly and sys.platform == "linux" else {}
+        session.install("--no-deps", "--force-reinstall", str(snapshot(session)), env=CORES[core] | flags)
 
 
-def install_tests(session: nox.Session) -> None:
-    """Install what the tests need, and uvloop where there is one."""
-    install(session, *group("test"))
-    if session.python not in WITHOUT_GIL:
-        install_what_can_be(session, *group("test-uvloop"))
+@listed
+def quick(session: nox.Session) -> None:
+    """Check style, types, and on the plain core some tests and those of what differs from main: a minute."""
+    install(session, "lint", "test")
+    session.install("--no-deps", "--editable", ".", env=CORES["pure"])
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    main = git("merge-base", "HEAD", "origin/main") or git("merge-base", "HEAD", "main") or ["HEAD"]
+    changed = git("diff", "--name-only", *main) + git("ls-files", "--others", "--exclude-standard")
+    chosen = {f"tests/{name}" for name in ("_core", "test_bad_input.py", "test_executor.py", "test_imports.py")}
+    chosen.update(name for name in changed if re.match(r"tests/(?!stress/)(.*/)?test_\w+\.py", name))
+    for room in re.findall(r"^src/ebbpool/_?(\w+)", "\n".join(changed), flags=re.MULTILINE):
+        chosen |= {f"tests/_{room}", f"tests/test_{room}.py"}
+    present = [name for name in sorted(chosen) if (ROOT / name).exists()]
+    session.run("python", "-m", "pytest", "-n", "4", *present, *session.posargs, env=CORES["pure"])
 
 
-@nox.session
-@pairs(TESTED)
-def tests(session: nox.Session, variant: str) -> None:
-    """Run the test suite against the installed package, in several processes: most tests wait most of the time."""
-    number = TESTED.index((str(session.python), variant)) + 1
-    session.log(
-        f"Session {number} of {len(TESTED)}: the suite on {session.python}, {CORES[variant]}. Some minutes each."
-    )
-    session.log("First what the tests need is installed: half a minute, with no output.")
-    install_tests(session)
-    session.log("Now ebbpool is built from this folder and installed: up to two minutes, with no output.")
-    install_ebbpool(session, variant, quickly=(str(session.python), variant) != NEWEST)
-    # Each process of an interpreter that compiles as it runs does so anew.
-    processes = os.environ.get("EBBPOOL_TEST_PROCESSES", "2" if session.python in OTHERS else "4")
-    chosen = session.posargs or ("-n", processes, *spared(session, variant))
-    session.run("python", "-m", "pytest", *chosen, env=environment(variant))
-
-
-@nox.session
-@pairs(EVERY)
-def stress(session: nox.Session, variant: str) -> None:
-    """Run the opt-in stress tests: ``EBBPOOL_STRESS_SECONDS`` is how long each keeps the pressure up."""
-    install_tests(session)
-    install_ebbpool(session, variant)
-    session.run("python", "-m", "pytest", "tests/stress", *session.posargs, env=environment(variant))
-
-
-@nox.session
-@pairs(EVERY)
-def conformance(session: nox.Session, variant: str) -> None:
-    """Run CPython's own tests of thread pools and futures on ebbpool."""
-    install_ebbpool(session, variant)
-    session.run("python", "tests/conformance/run.py", *session.posargs, env=environment(variant))
-
-
-@nox.session
-def downstream(session: nox.Session) -> None:
-    """Run the test suites of FastAPI, Starlette, anyio, uvloop and aiofiles, stock and on ebbpool; compare."""
-    told = session.run("python", "-c", WHO_ARE_YOU, silent=True)
-    without = ["--without-uvloop"] if os.name == "nt" or str(told).strip().endswith("t") else []
-    table = session.run("python", "tests/downstream/suites.py", *without, silent=True)
-    pins = table.split() if isinstance(table, str) else []
-    try:
-        install(session, *group("downstream"), *pins)
-    except nox.command.CommandFailed:
-        session.error("what the suites need cannot be installed: no network here, or no wheel for this Python")
-    install_ebbpool(session)
-    session.run("python", "tests/downstream/run.py", "--work", session.create_tmp(), *session.posargs)
-
-
-@nox.session
-def integrations(session: nox.Session) -> None:
-    """Run the examples of docs/integrations with the libraries that they are about."""
-    install(session, *group("integrations"))
-    install_what_can_be(session, *group("test-uvloop"))
-    install_ebbpool(session, quickly=True)
-    suites = ("tests/integrations", "tests/test_examples.py", "tests/_anyio/test_anyio_overload.py")
-    session.run("python", "-m", "pytest", *(session.posargs or ("-n", "4", *suites)))
-
-
-@nox.session
-def docs(session: nox.Session) -> None:
-    """Build the site, warnings being errors, follow its links, and look at each page in a browser if there is one."""
-    install(session, *group("docs"))
-    install_what_can_be(session, *group("docs-browser"))
-    # The plain core tells Sphinx the parameters of its methods.
-    install_ebbpool(session, "pure")
-    site = ROOT / "docs/_build/html"
-    shutil.rmtree(site, ignore_errors=True)
-    if (ROOT / "benchmarks").is_dir():
-        session.run("python", "-m", "benchmarks", "figures", "--check", env=environment("pure"))
-    session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", "docs", str(site), env=environment("pure"))
-    session.run("python", "docs/_check.py", str(site), *session.posargs, env=environment("pure"))
-    print(f"{session.name}: open {(site / 'index.html').as_uri()}")
-
-
-@nox.session
-def cluster(session: nox.Session) -> None:
-    """Run the tests of the executor over a Dask cluster, against real ones on this machine."""
-    install(session, *group("cluster"))
-    install_what_can_be(session, *group("test-uvloop"))
-    install_ebbpool(session)
-    session.run("python", "-m", "pytest", *(session.posargs or ("tests/_dask", "tests/test_examples.py")))
-
-
-@nox.session
-def conformance_cluster(session: nox.Session) -> None:
-    """Run CPython's own tests of executors on the one over a Dask cluster."""
-    install(session, *group("cluster"))
-    install_ebbpool(session)
-    session.run("python", "tests/conformance/run.py", "--cluster", *session.posargs)
-
-
-@nox.session
+@listed
 def lint(session: nox.Session) -> None:
-    """Check style and format, that each file has a licence, and that no workflow can do more than it must."""
-    install(session, *group("lint"))
-    install(session, *group("audit"))
+    """Check style and format, that each file has a licence, and that no workflow can do more than it must: 10 s."""
+    install(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     if (ROOT / ".git").exists():
@@ -317,285 +170,181 @@ def lint(session: nox.Session) -> None:
         session.run("zizmor", "--offline", "--quiet", "--no-progress", ".github")
 
 
-@nox.session
+@listed
 def typing(session: nox.Session) -> None:
-    """Check types with mypy and pyright, those of the samples in tests/typing among them, and that none is missing."""
-    install(session, *group("typing"))
-    install_ebbpool(session, "pure")
+    """Check types with mypy and pyright, those of the samples in tests/typing too, and that none is missing: 30 s."""
+    install(session, "typing", core="pure")
     session.run("mypy", *session.posargs)
     session.run("pyright")
     session.run("pyright", "--verifytypes", "ebbpool", "--ignoreexternal")
 
 
-FACES = {
-    "__main__": ("test_main.py",),
-    "_cli": ("test_main.py",),
-    "_checks": ("test_bad_input.py",),
-    "_ebbpool_pytest": ("test_pytest_plugin.py",),
-    "_interpreter": ("test_main.py", "_pool/test_quota.py"),
-    "_maps": ("_loops",),
-    "_leaks": ("test_pytest_plugin.py",),
-    "_replacements": ("test_switch.py",),
-    "aio": ("_loops",),
-    "celery": ("integrations",),
-    "django": ("integrations",),
-    "executor": ("test_bad_input.py",),
-    "gunicorn": ("integrations",),
-    "opentelemetry": ("_metrics",),
-    "prometheus": ("_metrics",),
-    "socketserver": ("_servers", "_http"),
-    "sync": ("_core",),
-}
-"""Where tests of a file or room of the package are, beside those of its name."""
+@listed
+@on(TESTED)
+def tests(session: nox.Session, core: str) -> None:
+    """Run the suite on the installed package, on each Python: 2 minutes each, 5 on the first and the last."""
+    pair = (str(session.python), core)
+    session.log(f"Session {TESTED.index(pair) + 1} of {len(TESTED)}: {'-'.join(pair)}.")
+    install(session, "test", core=core, quickly=pair != NEWEST)
+    # Most tests wait most of the time. Each process of an interpreter that compiles as it runs does so anew.
+    processes = os.environ.get("EBBPOOL_TEST_PROCESSES", "2" if pair in OTHERS else "4")
+    spared = [f"--ignore=tests/{name}" for names, where in SPARED if pair not in where for name in names.split()]
+    session.run("python", "-m", "pytest", *(session.posargs or ("-n", processes, *spared)), env=CORES[core])
 
 
-def changed(session: nox.Session) -> set[Path]:
-    """Return the files that differ from those of main, or from the last commit's parent if none does."""
-
-    def git(*arguments: str) -> list[str]:
-        told = session.run("git", *arguments, external=True, silent=True)
-        return str(told).splitlines()
-
-    found = {*git("diff", "--name-only", "HEAD"), *git("ls-files", "--others", "--exclude-standard")}
-    known = git("for-each-ref", "--format=%(refname:short)", "refs/heads/main", "refs/remotes/origin/main")
-    found.update(*(git("diff", "--name-only", f"{name}...") for name in known[:1]))
-    return {Path(name) for name in found or git("diff", "--name-only", "HEAD~1")}
+@listed
+@on(EVERY)
+def stress(session: nox.Session, core: str) -> None:
+    """Run tests under load, ``EBBPOOL_STRESS_SECONDS`` each: 5 minutes a Python and core."""
+    install(session, "test", core=core)
+    session.run("python", "-m", "pytest", "tests/stress", *session.posargs, env=CORES[core])
 
 
-def tests_of(path: Path) -> set[str]:
-    """Return the files and folders in tests that a change of `path` concerns."""
-    first, *rest = path.parts
-    if first == "src":
-        room = rest[1 if len(rest) > 1 else 0].removesuffix(".py")
-        name = room.strip("_")
-        wanted: tuple[str, ...] = (f"_{name}", f"test_{name}.py", *FACES.get(room, ()))
-    elif first == "tests" and path.name.startswith("test_") and "stress" not in rest:
-        return {str(path)}
-    elif first == "tests" and (rest[0] == "support" or path.name == "conftest.py") and "stress" not in rest:
-        return {"tests"}
-    else:
-        examples = "test_examples.py"
-        others = {"benchmarks": ("bench",), "docs": (examples, "test_messages.py"), "README.md": (examples,)}
-        others["examples"] = ("integrations/test_sqlalchemy.py",)
-        others |= dict.fromkeys((".github", "noxfile.py", "pyproject.toml"), ("test_release.py",))
-        wanted = others.get(first, ())
-    return {f"tests/{name}" for name in wanted}
+@listed
+@on(EVERY)
+def conformance(session: nox.Session, core: str) -> None:
+    """Run CPython's own tests of thread pools and futures on ebbpool: a minute a Python and core."""
+    install(session, core=core)
+    session.run("python", "tests/conformance/run.py", *session.posargs, env=CORES[core])
 
 
-@nox.session
-def quick(session: nox.Session) -> None:
-    """Check style, types, and the tests of the folders that have changed, on the plain core: for every few minutes."""
-    install(session, *group("lint"), *group("typing"))
-    session.install("--no-deps", "--editable", ".", env=environment("pure"))
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
-    session.run("mypy")
-    chosen = {"tests/test_imports.py"}.union(*map(tests_of, changed(session)))
-    present = sorted(name for name in chosen if (ROOT / name).exists())
-    session.run("python", "-m", "pytest", "-n", "4", *present, *session.posargs, env=environment("pure"))
+@listed
+def conformance_cluster(session: nox.Session) -> None:
+    """Run CPython's own tests of executors on the one over a Dask cluster: 3 minutes."""
+    install(session, "cluster", core="ext")
+    session.run("python", "tests/conformance/run.py", "--cluster", *session.posargs)
 
 
-@nox.session
+@listed
+def integrations(session: nox.Session) -> None:
+    """Run the pages of docs/integrations and all other examples, with the libraries that they are about: 3 minutes."""
+    install(session, "integrations", quickly=True, core="ext")
+    suites = ("-n", "4", "tests/integrations", "tests/test_examples.py", "tests/_anyio/test_anyio_overload.py")
+    session.run("python", "-m", "pytest", *(session.posargs or suites))
+
+
+@listed
+def cluster(session: nox.Session) -> None:
+    """Run the tests of the executor over a Dask cluster, against real ones on this machine: 5 minutes."""
+    install(session, "cluster", core="ext")
+    session.run("python", "-m", "pytest", *(session.posargs or ("tests/_dask", "tests/test_examples.py")))
+
+
+@listed
+def downstream(session: nox.Session) -> None:
+    """Run the suites of FastAPI, Starlette, anyio, uvloop and aiofiles, stock and on ebbpool; compare: half an hour."""
+    without = ["--without-uvloop"] if os.name == "nt" or RUNNING.endswith("t") else []
+    table = session.run("python", "tests/downstream/suites.py", *without, silent=True)
+    session.install(*str(table).split(), silent=True)
+    install(session, "downstream", core="ext")
+    session.run("python", "tests/downstream/run.py", "--work", session.create_tmp(), *session.posargs)
+
+
+@listed
 def coverage(session: nox.Session) -> None:
-    """Measure what the test suite covers of the plain core and everything around it."""
-    install(session, *group("coverage"))
-    install_what_can_be(session, *group("test-uvloop"))
-    install_ebbpool(session, "pure")
+    """Measure what the suite covers of the plain core and everything around it: 10 minutes."""
+    install(session, "test", core="pure")
     session.run("coverage", "erase")
-    session.run("coverage", "run", "-m", "pytest", *session.posargs, env=environment("pure"))
+    session.run("coverage", "run", "-m", "pytest", *session.posargs, env=CORES["pure"])
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
 
 
-@nox.session
+@listed
+def docs(session: nox.Session) -> None:
+    """Build the site, warnings being errors, follow its links, show each page in a browser if there is one: 30 s."""
+    install(session, "docs", core="pure")
+    site = ROOT / "docs/_build/html"
+    shutil.rmtree(site, ignore_errors=True)
+    session.run("python", "-m", "benchmarks", "figures", "--check", env=CORES["pure"])
+    session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", "docs", str(site), env=CORES["pure"])
+    session.run("python", "docs/_check.py", str(site), *session.posargs, env=CORES["pure"])
+    print(f"{session.name}: open {(site / 'index.html').as_uri()}")
+
+
+@listed
 def demo(session: nox.Session) -> None:
-    """Put the same load on servers with and without ebbpool."""
-    install(session, *group("demo"))
-    install_what_can_be(session, *group("demo-compiled"))
-    install_ebbpool(session)
+    """Put the same load on servers with and without ebbpool: 2 minutes."""
+    install(session, "demo", core="ext")
     session.run("python", "-m", "benchmarks.demo", *session.posargs)
 
 
-@nox.session
+@listed
 def bench(session: nox.Session) -> None:
-    """Run the benchmarks, or look at runs: ``-- --quick``, ``-- submit map``, ``-- show RUN``; -- --help."""
-    install_what_can_be(session, *group("bench"))
-    try:
+    """Run the benchmarks, half an hour, or look at runs: ``-- --quick``, ``-- submit map``, ``-- show RUN``."""
+    install(session, "bench")
+    with suppress(nox.command.CommandFailed):
         # It imports Cython in its setup.py and does not say so.
-        needed = group("bench-fastthreadpool")
-        session.install(*[package for package in needed if package != "fastthreadpool"], silent=True)
-        session.install("--no-build-isolation", *needed, silent=True)
-    except nox.command.CommandFailed:
-        print("bench: fastthreadpool could not be built here", file=sys.stderr)
-    install_ebbpool(session)
+        session.install("--no-build-isolation", "fastthreadpool", silent=True)
+    install(session, core="ext")
     session.run("python", "-m", "benchmarks", *session.posargs)
 
 
-@nox.session
+@listed
 def guard(session: nox.Session) -> None:
-    """Count the instructions of some loads with valgrind; fail if they are more than those that are kept."""
-    install_ebbpool(session)
+    """Count the instructions of some loads with valgrind; fail if they are more than those that are kept: a minute."""
+    install(session, core="ext")
     session.run("python", "-m", "benchmarks.guard", *session.posargs)
 
 
-def contents(archive: Path) -> list[str]:
-    """Return the names of the files in a wheel or an sdist."""
-    if archive.suffix == ".whl":
-        with zipfile.ZipFile(archive) as wheel:
-            return wheel.namelist()
-    with tarfile.open(archive) as sdist:
-        return sdist.getnames()
+def make_sdist(session: nox.Session, folder: Path) -> tuple[Path, Path]:
+    """Make an sdist in a folder of its own; return it, and the folder where it is unpacked."""
+    unpacked = Path(session.create_tmp()).resolve() / "unpacked"
+    for old in (folder, unpacked):
+        shutil.rmtree(old, ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", str(folder), "--sdist", str(snapshot(session)), env=CORES["pure"])
+    (sdist,) = folder.iterdir()
+    shutil.unpack_archive(sdist, unpacked)
+    return sdist, next(unpacked.iterdir())
 
 
-def check_contents(session: nox.Session, artefacts: dict[str, Path]) -> None:
-    """Fail unless each archive holds what it must and nothing that it must not."""
-    needed = {
-        "sdist": (
-            *(f"ebbpool/_core/{name}{end}" for name in EXTENSIONS for end in (".py", "_c.pxd")),
-            "ebbpool/_core/native_c.pxd",
-            "ebbpool/py.typed",
-            "src/_ebbpool_pytest.py",
-            "tests/conftest.py",
-        )
-    }
-    unwanted = {
-        "sdist": (".c", ".so", ".pyd", ".pyc"),
-        "ext": (".c", ".pxd", ".pyc"),
-        "pure": (".c", ".pxd", ".pyc", ".so", ".pyd"),
-    }
-    for kind, archive in artefacts.items():
-        names = contents(archive)
-        if wrong := [name for name in names if name.endswith(unwanted[kind])]:
-            session.error(f"{archive.name} must not hold {wrong}")
-        for name in needed.get(kind, ("ebbpool/_core/pool.py", "ebbpool/py.typed", "_ebbpool_pytest.py")):
-            if not any(entry.endswith(name) for entry in names):
-                session.error(f"{archive.name} lacks {name}")
-    if not artefacts["pure"].name.endswith("-py3-none-any.whl"):
-        session.error(f"{artefacts['pure'].name} is not tagged py3-none-any")
-    for extension in EXTENSIONS:
-        if not any(f"ebbpool/_core/{extension}_c." in name for name in contents(artefacts["ext"])):
-            session.warn(f"{artefacts['ext'].name} lacks {extension}_c: is there a compiler?")
+def make_wheel(session: nox.Session, source: Path, core: str, **env: str | None) -> Path:
+    """Make a wheel in a folder of its own."""
+    folder = Path(session.create_tmp()).resolve() / core
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", str(folder), "--wheel", str(source), env=CORES[core] | env)
+    (made,) = folder.iterdir()
+    return made
 
 
-def make_sdist(session: nox.Session, work: Path) -> tuple[Path, Path]:
-    """Make an sdist in a folder; return it, and where it is unpacked."""
-    for folder in (work / "out", work / "unpacked"):
-        shutil.rmtree(folder, ignore_errors=True)
-    source = str(snapshot(session))
-    backend = ("python", "-m", "build", "--outdir", str(work / "out/sdist"), "--sdist")
-    session.run(*backend, source, env=environment("pure"))
-    (sdist,) = (work / "out/sdist").iterdir()
-    with tarfile.open(sdist) as archive:
-        archive.extractall(work / "unpacked", filter="data")
-    (unpacked,) = (work / "unpacked").iterdir()
-    return sdist, unpacked
-
-
-INSTALLED = (
-    "import importlib.metadata; "
-    "print(*sorted({found.name for found in importlib.metadata.distributions()} - {'pip', 'setuptools', 'wheel'}))"
-)
-
-
-def run_alone(
-    session: nox.Session,
-    folder: Path,
-    what: Iterable[str],
-    needed: Iterable[str],
-    command: Iterable[str],
-    **env: str | None,
-) -> None:
-    """Install ebbpool, and nothing else, in a new environment; then what tests need there, and run them."""
-    session.run("python", "-m", "virtualenv", "--quiet", "--clear", str(folder), silent=True)
-    python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
-    session.run(python, "-m", "pip", "install", "--quiet", *what, external=True, env=env)
-    told = str(session.run(python, "-I", "-c", INSTALLED, external=True, silent=True)).split()
-    if told != ["ebbpool"]:
-        session.error(f"pip install ebbpool brought in {told}")
-    pip = (python, "-m", "pip", "install", "--quiet", "--prefer-binary")
-    session.run(*pip, *needed, external=True, env=env)
-    session.run(python, *command, *session.posargs, external=True, env=env)
-
-
-def check_bills(session: nox.Session, wheels: Iterable[Path]) -> None:
-    """Fail unless each wheel has a bill of materials that is about it, and names Cython if it is compiled."""
-    for wheel in wheels:
-        with zipfile.ZipFile(wheel) as archive:
-            bills = [name for name in archive.namelist() if ".dist-info/sboms/" in name and name[-1] != "/"]
-            compiled = any("ebbpool/_core/pool_c." in name for name in archive.namelist())
-            bill = json.loads(archive.read(bills[0])) if len(bills) == 1 else session.error(f"{wheel.name}: {bills}")
-        ours = bill["metadata"]["component"]
-        parts = [part["name"] for part in bill["components"]]
-        if f"{ours['name']}-{ours['version']}" != "-".join(wheel.name.split("-")[:2]):
-            session.error(f"{wheel.name} has the bill of materials of {ours}")
-        if parts != ["Cython"] * compiled:
-            session.error(f"{wheel.name} has {parts} in its bill of materials")
-
-
-@nox.session
+@listed
 def build(session: nox.Session) -> None:
-    """Make an sdist, a compiled and a pure wheel in dist/; run the suite on each in a clean environment."""
-    install(session, *group("build"), *group("upload"))
-    work = Path(session.create_tmp()).resolve()
-    dist = ROOT / "dist"
-    shutil.rmtree(dist, ignore_errors=True)
-    sdist, source = make_sdist(session, work)
-    artefacts = {"sdist": sdist}
-    for variant in ("ext", "pure"):
-        backend = ("python", "-m", "build", "--outdir", str(work / "out" / variant), "--wheel")
-        session.run(*backend, str(source), env=environment(variant))
-        (artefacts[variant],) = (work / "out" / variant).iterdir()
-    check_contents(session, artefacts)
-    check_bills(session, (artefacts["ext"], artefacts["pure"]))
-    dist.mkdir()
-    for artefact in artefacts.values():
-        shutil.copy2(artefact, dist)
-    session.run("twine", "check", "--strict", *map(str, sorted(dist.iterdir())))
+    """Make an sdist, a compiled and a pure wheel in dist/, and run the suite on each as it is installed: 20 minutes."""
+    install(session, "build", "test")
+    sdist, source = make_sdist(session, ROOT / "dist")
+    made = [(sdist, "ext"), *((make_wheel(session, source, core), core) for core in ("ext", "pure"))]
+    for wheel, _ in made[1:]:
+        shutil.copy2(wheel, ROOT / "dist")
+    session.run("twine", "check", "--strict", *(str(artefact) for artefact, _ in made))
     # From here on the sdist's own tests run, next to nothing that could be imported in the package's place.
     session.chdir(source)
-    for kind, artefact in artefacts.items():
-        env = environment("pure" if kind == "pure" else "ext")
-        # An sdist needs what it is built with.
-        what = (str(artefact),) if kind == "sdist" else ("--no-index", "--find-links", str(artefact.parent), "ebbpool")
-        run_alone(session, work / f"clean-{kind}", what, group("test"), ("-m", "pytest"), **env)
+    for artefact, core in made:
+        session.install("--no-deps", "--force-reinstall", str(artefact), env=CORES[core])
+        session.run("python", "-m", "pytest", *session.posargs, env=CORES[core])
 
 
-@nox.session
+@listed
 def wheels(session: nox.Session) -> None:
-    """Make an sdist, and of it the wheels for this kind of machine with cibuildwheel, tested, in dist/."""
-    install(session, *group("wheels"), *group("upload"))
-    dist = ROOT / "dist"
-    shutil.rmtree(dist, ignore_errors=True)
-    dist.mkdir()
-    sdist, _ = make_sdist(session, Path(session.create_tmp()).resolve())
-    shutil.copy2(sdist, dist)
-    session.run("cibuildwheel", "--output-dir", str(dist), *session.posargs, str(sdist))
-    check_bills(session, dist.glob("*.whl"))
-    session.run("twine", "check", "--strict", *map(str, sorted(dist.iterdir())))
+    """Make an sdist, and of it the wheels for such machines with cibuildwheel, tested, in dist/: half an hour."""
+    install(session, "build")
+    sdist, _ = make_sdist(session, ROOT / "dist")
+    session.run("cibuildwheel", "--output-dir", str(ROOT / "dist"), *session.posargs, str(sdist))
+    session.run("twine", "check", "--strict", *map(str, sorted(ROOT.glob("dist/*"))))
 
 
-@nox.session(python=COMPILING)
-def wheel(session: nox.Session) -> None:
-    """Make and test a wheel with the settings of cibuildwheel, but for a Python of this machine, in dist/local/."""
-    install(session, *group("build"), *group("repair"))
+@listed
+@on([pair for pair in EVERY if pair[1] == "ext"])
+def wheel(session: nox.Session, core: str) -> None:
+    """Make and test a wheel as cibuildwheel does, but for a Python of this machine, in dist/local/: 3 minutes each."""
+    install(session, "build")
     settings = PYPROJECT["tool"]["cibuildwheel"]
-    here = settings.get({"linux": "linux", "darwin": "macos", "win32": "windows"}[sys.platform], {})
-    env = settings["environment"] | here.get("environment", {})
-    work = Path(session.create_tmp()).resolve()
-    _, source = make_sdist(session, work)
-    session.run("python", "-m", "build", "--outdir", str(work / "out/wheel"), "--wheel", str(source), env=env)
-    (made,) = (work / "out/wheel").iterdir()
+    env = settings["environment"] | settings.get(sys.platform, {}).get("environment", {})
+    _, source = make_sdist(session, Path(session.create_tmp()).resolve() / "sdist")
+    made = make_wheel(session, source, core, **env)
     if sys.platform == "linux":
-        session.run("auditwheel", "repair", "--wheel-dir", str(work / "out/repaired"), str(made))
-        (made,) = (work / "out/repaired").iterdir()
-    check_bills(session, [made])
-    alone = work / "out/tests"
-    alone.mkdir()
-    for name in settings["test-sources"]:
-        (source / name).rename(alone / name)
-    session.chdir(alone)
-    what = ("--no-index", "--find-links", str(made.parent), "ebbpool")
-    _, *command = shlex.split(settings["test-command"])
-    run_alone(session, work / "clean", what, settings["test-requires"], command, **env)
+        session.run("auditwheel", "repair", "--wheel-dir", str(made.parent / "repaired"), str(made))
+        (made,) = (made.parent / "repaired").iterdir()
+    session.install("--force-reinstall", str(made), *settings["test-requires"])
+    session.run(*shlex.split(settings["test-command"]), env=env)
     (ROOT / "dist/local").mkdir(parents=True, exist_ok=True)
     shutil.copy2(made, ROOT / "dist/local")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.common import HOME
+from support.pages import ROOT
 
 PACKAGE = Path(HOME) / "ebbpool"
 
@@ -23,8 +24,8 @@ def name_of(path: Path) -> str:
 
 SOURCES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 MODULES = list(SOURCES)
-PARTS = ("executor_core", "future", "known", "lane", "loop_calls", "pool", "semaphore", "timers", "worker")
-COMPILED = {f"_core.{part}_c": f"_core.{part}" for part in PARTS}
+DECLARED = [path.stem for path in sorted((ROOT / "src/ebbpool/_core").glob("*_c.pxd"))]
+COMPILED = {f"_core.{name}": f"_core.{name.removesuffix('_c')}" for name in DECLARED}
 """Extension modules, which have no source of their own, and what they are made from."""
 UNNAMED = {"_lzma_cffi", "_missing_stdlib_info", "_resource_cffi"}
 """Modules of the standard library that `sys.stdlib_module_names` leaves out."""
@@ -157,13 +158,14 @@ def test_one_module_reads_the_frames_of_other_threads() -> None:
 
 
 def test_files_and_folders_form_no_circle() -> None:
-    TopologicalSorter(IMPORTS).prepare()
+    assert {*TopologicalSorter(IMPORTS).static_order()} == IMPORTS.keys()
 
 
 def test_modules_form_no_circle() -> None:
     # The types of the core are a true circle: a future knows its pool, and a pool its futures. What is imported there
     # to run is none.
-    TopologicalSorter({module: own(module, unit_of(module) != "_core") for module in MODULES}).prepare()
+    graph = {module: own(module, unit_of(module) != "_core") for module in MODULES}
+    assert {*TopologicalSorter(graph).static_order()} == {*MODULES}
 
 
 def test_private_folders_know_few_faces() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -44,7 +45,9 @@ def test_a_thread_that_ends_within_the_grace_is_no_leak(gate: Gate) -> None:
             super().join(timeout)
 
     with no_thread_leaks(grace=TIMEOUT):
-        Leaving(target=gate).start()
+        thread = Leaving(target=gate)
+        thread.start()
+    assert not thread.is_alive()
 
 
 def test_a_pool_forgotten_in_a_cycle_is_collected() -> None:
@@ -54,7 +57,11 @@ def test_a_pool_forgotten_in_a_cycle_is_collected() -> None:
             self.pool = AdaptiveExecutor()
 
     with no_thread_leaks(grace=TIMEOUT):
-        Holder().pool.submit(abs, 1).result(TIMEOUT)
+        holder = Holder()
+        holder.pool.submit(abs, 1).result(TIMEOUT)
+        reference = weakref.ref(holder)
+        del holder
+    assert reference() is None
 
 
 @pytest.mark.parametrize("grace", [-1, -0.001, float("nan")])

@@ -10,7 +10,6 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery.concurrency import thread
-from celery.concurrency.base import BasePool
 
 from ebbpool.executor import AdaptiveExecutor
 
@@ -43,7 +42,7 @@ class TaskPool(_ThreadTaskPool):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Not the parent's, which makes a pool of its own.
-        BasePool.__init__(self, *args, **kwargs)
+        super(_ThreadTaskPool, self).__init__(*args, **kwargs)
         for name, value in self.settings.items():
             if (name == "max_wait" and value not in (None, math.inf)) or (name, value) == ("when_full", "reject"):
                 raise ValueError(f"settings: {name}={value!r} would lose tasks, of which Celery has none run again")

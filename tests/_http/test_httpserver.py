@@ -381,7 +381,9 @@ def test_server_close_without_waiting() -> None:
 def test_server_close_without_a_loop_and_twice() -> None:
     server = AdaptivePoolHTTPServer(("127.0.0.1", 0), Echo)
     server.server_close()
+    assert server.socket.fileno() == -1
     server.server_close()
+    assert server.join(0)
 
 
 def test_a_request_that_came_before_the_end_is_answered() -> None:

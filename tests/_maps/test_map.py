@@ -644,13 +644,14 @@ def test_an_error_that_comes_after_the_consumer_has_left_is_no_garbage() -> None
 @pytest.mark.skipif(not hasattr(gc, "set_threshold"), reason="the collector cannot be told how often to come by here")
 def test_an_iterator_in_a_cycle_may_be_collected_anywhere() -> None:
     """Collected by a worker that is about to claim, it must not wait for the lock that this worker holds."""
+    cycles = []
     with AdaptiveExecutor(2) as pool:
 
         def forget() -> None:
-            results = pool.map(lambda number: [number], range(500))
-            next(results)
-            cycle: list[Any] = [results]
-            cycle.append(cycle)
+            thing: Any = Thing()
+            thing.cycle = thing, pool.map(lambda number: [number], range(500))
+            assert next(thing.cycle[1]) == [0]
+            cycles.append(weakref.ref(thing))
 
         threshold = gc.get_threshold()
         gc.set_threshold(1)
@@ -661,6 +662,7 @@ def test_an_iterator_in_a_cycle_may_be_collected_anywhere() -> None:
         finally:
             gc.set_threshold(*threshold)
         gc.collect()
+        gone(*cycles, pool=pool)
 
 
 @contextmanager

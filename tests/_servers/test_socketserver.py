@@ -275,12 +275,19 @@ def test_a_client_that_does_not_shake_hands_or_fails_holds_up_nobody_else() -> N
 
 @pytest.mark.parametrize("connected", [connect, tls_client])
 def test_handle_request_handles_one_request(connected: Any) -> None:
-    server = made(handler(line_by_line))
+    handled: list[Any] = []
+
+    def noted(request: socketserver.BaseRequestHandler) -> None:
+        handled.append(request)
+        line_by_line(request)
+
+    server = made(handler(noted))
     with over_tls(server) if connected is tls_client else server:
-        for _ in range(2):
+        for number in (1, 2):
             greeting = Background(lambda: greet(server, connected))
             server.handle_request()
             greeting.join()
+            assert len(handled) == number
 
 
 def test_a_full_queue_refuses_a_tls_client_before_its_handshake() -> None:
@@ -326,8 +333,8 @@ def test_a_bad_knob_is_named_and_nothing_is_left_behind(
     with reserved_port() as port:
         message = f"{name} must be .*{value!r}" if name != "executor" else "executor must be"
         cannot_be_made(base, ("127.0.0.1", port), kind, message, **{name: value})
-        with base(("127.0.0.1", port), Echo):
-            pass
+        with base(("127.0.0.1", port), Echo) as server:
+            assert server.server_address[1] == port
 
 
 def cannot_be_made(base: Any, address: Any, kind: type[Exception], message: str, **attributes: Any) -> Any:

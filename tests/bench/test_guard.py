@@ -50,6 +50,7 @@ def test_more_instructions_than_were_kept_fail(
 
 @pytest.mark.parametrize("name", guard.LOADS)
 def test_every_load_runs(name: str) -> None:
+    """What a load asks of the package is there: nothing is raised."""
     with guard.LOADS[name].script() as work:
         for count in (1, 3):
             work(count)
