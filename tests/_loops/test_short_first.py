@@ -379,6 +379,24 @@ async def test_they_have_as_much_room_in_a_queue_as_the_others() -> None:
         await asyncio.gather(*calls, return_exceptions=True)
 
 
+@pytest.mark.usefixtures("no_turns")
+@pytest.mark.asyncio
+async def test_one_does_not_overtake_a_call_of_its_task_that_a_full_queue_keeps_out() -> None:
+    async with AdaptiveExecutor(2, max_queue=1) as pool:
+        order: list[str] = []
+
+        async def both() -> None:
+            await asyncio.gather(pool.run(slow, order, "a"), pool.run(quick, order, "b"))
+
+        async with busy(pool) as gate:
+            calls = [await begin(pool, slow, order, "x"), asyncio.ensure_future(both())]
+            await turns()
+            assert order == []
+            gate.open()
+            await asyncio.gather(*calls)
+    assert order == ["x", "a", "b"]
+
+
 @pytest.mark.asyncio
 async def test_one_is_not_fooled_by_the_idle_thread_beyond_the_others() -> None:
     async with AdaptiveExecutor(2) as pool:

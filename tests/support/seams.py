@@ -108,7 +108,8 @@ def check(pool: Any) -> None:
     queued = [future for line in (pool.front, pool.short, pool.queue) for future in line]
     pending = [future for future in queued if future._code == engine.PENDING]
     current = [worker.current for worker in pool.workers if worker.current is not None]
-    measured = [future for future in pending if future._known is not None]
+    held = [each for each in pool.seekers if isinstance(each, engine.FutureCore)]
+    measured = [future for future in [*pending, *held] if future._known is not None]
 
     def workers(has: Callable[[Any], object]) -> int:
         return sum(map(bool, map(has, pool.workers)))
@@ -138,7 +139,7 @@ def check(pool: Any) -> None:
     sums("limit", min(pool.allowed, pool.max_workers))
     sums("short_room", max(1, pool.ceiling // engine.SHORT_ROOM) if pool.short_first and pool.ceiling > 1 else 0)
     sums("dead", len(queued) - len(pending))
-    sums("mixed", True, pool.mixed or not (pool.front or pool.short or measured))
+    sums("mixed", True, pool.mixed or not (pool.front or pool.short or set(measured) - set(held)))
     sums("measured", {each._known for each in measured})
     for known in pool.measured | {worker.known for worker in pool.workers if worker.known is not None}:
         sums(f"{known.name}: waiting", sum(each._known is known for each in measured), known.waiting)
@@ -153,7 +154,8 @@ def check(pool: Any) -> None:
     for line, short in ((pool.short, True), (pool.queue, False)):
         assert all(each._known is None or each._short is short for each in line if each._code == engine.PENDING)
     assert all(each._known is not None for each in pool.short if each._code == engine.PENDING)
-    behind = Counter(each._task for each in pool.queue if each._code == engine.PENDING and each._known and each._task)
+    waiting = [each for each in [*pool.queue, *held] if each._code == engine.PENDING]
+    behind = Counter(each._task for each in waiting if each._known and each._task)
     sums("behind", behind)
     for lane in {each._lane for each in [*queued, *current] if each._lane is not None}:
         inside = sum(each._lane is lane for each in [*pending, *current])

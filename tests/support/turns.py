@@ -128,7 +128,7 @@ class TurnsModel(RuleBasedStateMachine):
 
     async def task(self, kinds: list[str], where: str) -> None:
         # A call that has no place in a full queue may be overtaken.
-        line = object() if self.max_queue is None else None
+        line = object()
         futures = []
         for kind in kinds:
             call = self.new(line=line)

@@ -307,7 +307,7 @@ class Pool:
             if grows:
                 refusal = None
             elif refusal in (None, "full") and future._known is not None and self._goes_first(future):
-                refusal = "full" if self._short_full() else None
+                refusal = "full" if not in_line and self._short_full() else None
             holds = False
             if lane is not None:
                 refusal = lane.enlist(future, refusal)
@@ -322,6 +322,9 @@ class Pool:
                 refusal = None
                 future._held = True
                 self.seekers[future] = None
+                if future._known is not None:
+                    future._short = False
+                    self._count(future, 1)
             else:
                 self.turned_away = True
             try:
@@ -383,31 +386,43 @@ class Pool:
         # Where calls may change their places, it has to be known which is older.
         self.clock = monotonic()
         goes = self._goes_first(call)
-        # No call from here on but of what is built in: in the plain core it might raise RecursionError.
         call._queued_at = self.clock
         self.mixed = True
-        known.waiting += 1
-        self.measured.add(known)
         call._short = goes
         if goes:
             known.tried = True
             self.short.append(call)
-            return
-        self.enqueue(call)
-        if call._task != 0:
-            self.behind[call._task] = self.behind.get(call._task, 0) + 1
+        else:
+            self.enqueue(call)
+        self._count(call, 1)
 
     @cython.locals(known=Known)
-    def _leave_line(self, call: FutureCore) -> None:
-        """Under the mutex: count off a measured call that waits no more."""
+    def _count(self, call: FutureCore, count: int) -> None:
+        """Under the mutex: count a measured call that waits (1), queued or held, or no longer (-1)."""
         known: Any = call._known
-        known.waiting -= 1
-        if known.waiting == 0:
+        known.waiting += count
+        if known.waiting > 0:
+            self.measured.add(known)
+        else:
             self.measured.discard(known)
-        if not call._short and call._task != 0:
-            count = self.behind.pop(call._task, 0)
-            if count > 1:
-                self.behind[call._task] = count - 1
+        if not call._short:
+            self._hold_others(call, count)
+
+    def _hold_others(self, call: FutureCore, count: int) -> None:
+        """Under the mutex: have later calls of its task wait behind one that is not short (1), or no longer (-1)."""
+        if call._task != 0:
+            left = self.behind.get(call._task, 0) + count
+            if left > 0:
+                self.behind[call._task] = left
+            else:
+                self.behind.pop(call._task, None)
+
+    def _give_up_place(self, call: FutureCore) -> None:
+        """Under the mutex: take a held call from the seekers, if it is there."""
+        if call in self.seekers:
+            del self.seekers[call]
+            if call._known is not None:
+                self._count(call, -1)
 
     @cython.locals(known=Known)
     def _untry(self, call: FutureCore) -> None:
@@ -473,8 +488,20 @@ class Pool:
                 self.short.append(future)
             else:
                 self.queue.append(future)
-                if future._task != 0:
-                    self.behind[future._task] = self.behind.get(future._task, 0) + 1
+                self._hold_others(future, 1)
+        held: list[Any] = [each for each in self.seekers if type(each) is not LockType]
+        trash.append(held)
+        for future in held:
+            if future._known is not None:
+                known = future._known
+                if known.short and future._task not in self.behind:
+                    del self.seekers[future]
+                    future._held = False
+                    future._short = True
+                    self.short.append(future)
+                    self.mixed = True
+                else:
+                    self._hold_others(future, 1)
         result: Known | None = moved
         return result
 
@@ -525,7 +552,7 @@ class Pool:
                 newest = line is self.short and self.dequeue is not self.oldest_first
                 future = line.pop() if newest else line.popleft()
         if future._known is not None and future._code == PENDING:
-            self._leave_line(future)
+            self._count(future, -1)
             self.clock = worker.begun = monotonic()
             worker.known = future._known
             worker.noted = True
@@ -559,9 +586,10 @@ class Pool:
             worker.known = None
             self.functions.end(known, worker.begun, monotonic())
 
+    @cython.locals(future=FutureCore)
     def _make_room(self) -> None:
         """Under the mutex: give free places in the queue to the seekers that have waited longest."""
-        while self.seekers and self._refusal() != "full" and not self._short_full():
+        while self.seekers and self._refusal() != "full":
             collects = hold_collector()
             try:
                 seeker, _ = self.seekers.popitem(False)
@@ -572,8 +600,11 @@ class Pool:
                 self.promised.append(seeker)
                 seeker.release()
             else:
+                future = seeker
+                if future._known is not None:
+                    self._count(future, -1)
                 # No errand is needed: `snapshot` counts seekers, so the timekeeper watches already and goes on.
-                self._enter(seeker, False)
+                self._enter(future, False)
             if self.headcount == 0 and not self.closed:
                 # `_refusal` lets everything into a pool without workers, so one seeker is enough: a worker is started
                 # for it, and makes room for the others. A closed pool has no seekers: who shuts it down looks once.
@@ -872,14 +903,14 @@ class Pool:
     def _withdraw(self, future: FutureCore) -> None:
         """Take back `_enter`, or a place among the seekers."""
         if future._held:
-            self.seekers.pop(future, None)
+            self._give_up_place(future)
             return
         for line in (self.front, self.short, self.queue):
             if future in line:
                 line.remove(future)
                 break
         if future._known is not None:
-            self._leave_line(future)
+            self._count(future, -1)
             self._untry(future)
         future._held = True
         if future._lane is not None:
@@ -1039,11 +1070,11 @@ class Pool:
             if lane is not None:
                 lane.dead += 1
             elif self.seekers:
-                self.seekers.pop(future, None)
+                self._give_up_place(future)
         else:
             self.dead += 1
             if future._known is not None:
-                self._leave_line(future)
+                self._count(future, -1)
                 self._untry(future)
             if lane is not None:
                 lane.leave()

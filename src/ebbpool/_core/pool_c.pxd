@@ -87,7 +87,10 @@ cdef class Pool:
     cdef _choose_end(self, double now)
     cdef Py_ssize_t _short_room(self) except -1
     cdef _line_up(self, FutureCore call)
-    cdef _leave_line(self, FutureCore call)
+    @cython.locals(left=Py_ssize_t)
+    cdef _hold_others(self, FutureCore call, Py_ssize_t count)
+    cdef _give_up_place(self, FutureCore call)
+    cdef _count(self, FutureCore call, Py_ssize_t count)
     cdef _untry(self, FutureCore call)
     cdef bint _goes_first(self, FutureCore call) except -1
     cdef bint _short_full(self) except -1
