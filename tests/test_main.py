@@ -173,6 +173,35 @@ def test_a_program(tmp_path: Path, arguments: str, given: list[str], ceiling: in
     assert done.stdout.splitlines() == [f"__main__ {given} {tmp_path} True", f"ebbpool [{ceiling}]"]
 
 
+CHILDREN = """
+import subprocess, sys
+
+for imported in ("asyncio", "json"):
+    child = f"import {imported}, sys; print('ebbpool' in sys.modules, sys.path)"
+    subprocess.run([sys.executable, "-c", child], check=True)
+"""
+
+
+def test_a_python_that_the_program_starts_has_a_pool_once_it_has_threads_to_send_to(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(CHILDREN, encoding="utf-8")
+    (tmp_path / "sitecustomize.py").write_text("print('mine', __file__)", encoding="utf-8")
+    done = python("-m", "ebbpool", "run", "program.py", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    here, *lines = done.stdout.splitlines()
+    assert (here, done.stderr) == (f"mine {tmp_path / 'sitecustomize.py'}", "")
+    assert lines[::2] == [here, here]
+    assert [line.partition(" ")[0] for line in lines[1::2]] == ["True", "False"]
+    assert not any("_cli" in line for line in lines)
+
+
+def test_it_says_which_processes_it_cannot_reach(tmp_path: Path) -> None:
+    (tmp_path / "program.py").touch()
+    done = python("-E", "-m", "ebbpool", "run", "program.py", cwd=tmp_path)
+    assert (
+        done.stderr
+        == "ebbpool: Pythons that this one starts with the same options (-E, -I, -S) have their own threads\n"
+    )
+
+
 LATER = """
 import pickle, threading
 

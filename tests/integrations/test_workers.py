@@ -178,6 +178,44 @@ def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, mon
         assert slow.getresponse().status == 200
 
 
+ASGI = """
+import asyncio
+import os
+import threading
+import ebbpool.anyio
+
+ebbpool.anyio.install()
+ebbpool.install()
+
+async def app(scope, receive, send):
+    if scope["type"] == "http":
+        name = await asyncio.to_thread(lambda: threading.current_thread().name.partition("_")[0])
+        [pool] = ebbpool.pools()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+        body = f"{os.getpid()} {name} {pool.stats().max_workers} first"
+        await send({"type": "http.response.body", "body": body.encode()})
+"""
+
+
+@pytest.mark.parametrize("how", [["--workers", "2"], ["--reload"]], ids=["workers", "reload"])
+def test_uvicorn_and_its_children_run_on_a_pool_that_the_app_may_ask_for_again(tmp_path: Path, how: list[str]) -> None:
+    file = tmp_path / "application.py"
+    file.write_text(ASGI, encoding="utf-8")
+    with reserved_port() as port:
+        command = ["run", "--max-workers", "7", "-m", "uvicorn", "application:app", "--port", str(port), *how]
+        with program("-m", "ebbpool", *command, cwd=tmp_path) as process:
+            eventually(lambda: answer(port), "uvicorn answers", 3 * TIMEOUT)
+            found = {get(port, "/")}
+            if "--reload" in how:
+                file.write_text(ASGI.replace("first", "second"), encoding="utf-8")
+                eventually(lambda: "second" in answer(port), "the reloaded app answers", 3 * TIMEOUT)
+            else:
+                eventually(lambda: found.add(get(port, "/")) or len(found) == 2, "both workers answer", 3 * TIMEOUT)
+            found.add(get(port, "/"))
+    assert len({*map(pid_of, found)} - {str(process.pid)}) == 2
+    assert {tuple(each.split()[1:3]) for each in found} == {("ebbpool", "7")}
+
+
 TASKS = """
 import os
 import threading

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import ebbpool
+from ebbpool._cli.begin import begin, pass_on
 from ebbpool._interpreter import available_cpus, interpreter
 from ebbpool._pool.executor_base import DEFAULT_MAX_WORKERS
 
@@ -45,7 +46,8 @@ def _add_run(commands: Any) -> None:
         usage="python -m ebbpool run [OPTION ...] (-m MODULE | SCRIPT) [ARGUMENT ...]",
         help="run a program unchanged, with all its thread work on one pool",
         description="Run a module or a script as Python does, after ebbpool.install(): everything it sends to threads "
-        "through anyio, trio, asyncio or uvloop runs on one pool. Options after the program belong to the program.",
+        "through anyio, trio, asyncio or uvloop runs on one pool. Pythons that it starts have one, too. Options "
+        "after the program belong to the program.",
         allow_abbrev=False,
     )
     run.set_defaults(act=_run, refuse=run.error)
@@ -87,15 +89,15 @@ def _add_top(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     """Install a pool, and run a module or a script as Python itself does."""
     settings = vars(options)
-    module, script, explain = map(settings.pop, ("module", "script", "explain"))
+    module, script = map(settings.pop, ("module", "script"))
     refuse: Callable[[str], NoReturn] = settings.pop("refuse")
     if not module and not script:
         refuse("say which program: -m MODULE, or SCRIPT")
     try:
-        pool = ebbpool.AdaptiveExecutor(thread_name_prefix="ebbpool", **settings)
+        begin(**settings)
     except ValueError as error:
         refuse(str(error))
-    ebbpool.install(pool, explain=_say if explain else None)
+    pass_on(settings)
     # Unlike with `runpy.run_module` it stays the main module while threads go on after its last line.
     main: Any = ModuleType("__main__")
     sys.modules["__main__"] = main
@@ -122,10 +124,6 @@ def _run(options: argparse.Namespace) -> int:
         code = loader.source_to_code(loader.get_data(path), path)
     exec(code, main.__dict__)
     return 0
-
-
-def _say(line: str) -> None:
-    print(f"ebbpool: {line}", file=sys.stderr, flush=True)
 
 
 def _top(options: argparse.Namespace) -> int:
