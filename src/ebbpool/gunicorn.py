@@ -35,8 +35,8 @@ class AdaptiveThreadWorker(ThreadWorker):
 
     def get_thread_pool(self) -> AdaptiveExecutor:
         """Return the pool; called by gunicorn in each worker process."""
-        ceiling = {"max_workers": self.cfg.threads} if self.cfg.threads != 1 else {}
-        pool = AdaptiveExecutor(**{"thread_name_prefix": "gunicorn"} | ceiling | self.settings)
+        ceiling: Any = None if self.cfg.threads == 1 else self.cfg.threads
+        pool = AdaptiveExecutor(**{"max_workers": ceiling, "thread_name_prefix": "gunicorn"} | self.settings)
         self.log.info("Pool %r: at most %d threads", pool.name, pool.stats().max_workers)
         return pool
 
