@@ -83,7 +83,7 @@ IMPORTS: dict[str, set[str]] = {
     "prometheus": {"_metrics", "_pool"},
     "prefork": {"_checks", "_interpreter", "_prefork"},
     "_top": {"_clock", "_monitor", "_unix", "_version"},
-    "_cli": {"__init__", "_interpreter", "_pool", "_top", "executor", "switch"},
+    "_cli": {"__init__", "_interpreter", "_pool", "_top", "switch"},
     "__main__": {"_cli"},
 }
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""
