@@ -55,7 +55,7 @@ class Installed:
         self._watcher = _Watcher()
         self._lanes: weakref.WeakKeyDictionary[Any, Lane] = weakref.WeakKeyDictionary()
         self._anyio: Any = None
-        self._uses = 0
+        self._uses = 1
 
     def undo(self) -> None:
         """Put everything back. What is under way ends on the pool, which stays open; a second call does nothing.
@@ -174,7 +174,6 @@ def install(
             return _installed
         installed = Installed(executor or AdaptiveExecutor(thread_name_prefix="ebbpool"), explain)
         _installed = installed
-        installed._uses = 1
         sys.meta_path.insert(0, installed._watcher)
         # So that the end of its import is noticed if `_anyio` finds it half imported.
         installed._watcher.watch(OURS, lambda _: None)
