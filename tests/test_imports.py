@@ -84,7 +84,7 @@ IMPORTS: dict[str, set[str]] = {
     "prometheus": {"_metrics", "_pool"},
     "prefork": {"_checks", "_interpreter", "_prefork"},
     "_top": {"_clock", "_monitor", "_unix", "_version"},
-    "_cli": {"__init__", "_interpreter", "_pool", "_top"},
+    "_cli": {"__init__", "_interpreter", "_pool", "_top", "switch"},
     "__main__": {"_cli"},
 }
 """What each file and each folder imports of the others, no more and no less, for type checkers too."""
@@ -188,6 +188,18 @@ def test_a_module_needs_nothing_but_the_standard_library(module: str) -> None:
 
 def test_sizing_has_no_threads_and_no_clock() -> None:
     assert not names_of("_pool.sizing") & {"_thread", "asyncio", "threading", "time"}
+
+
+def test_import_leaves_to_its_use_what_only_reports_and_tools_need() -> None:
+    script = (
+        "import asyncio, sys, traceback; before = set(sys.modules); import ebbpool; print(*set(sys.modules) - before)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=50)
+    loaded = set(result.stdout.split())
+    assert not loaded & {"dataclasses", "importlib.metadata", "json", "pickle", "selectors", "socket", "tempfile"}
+    later = ("_anyio", "_cli", "_dask", "_http", "_loops", "_maps.async_maps", "_metrics", "_monitor", "_pool.reports")
+    later += ("_prefork", "_servers", "_stdio", "_top", "_unix", "_version", "aio", "anyio", "sync", "testing")
+    assert not [name for name in loaded if name.removeprefix("ebbpool.").startswith(later)]
 
 
 def test_import_brings_in_no_bridge_and_no_third_party() -> None:

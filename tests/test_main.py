@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 from support import seams
-from support.common import python
+from support.common import HOME, python
 
 import ebbpool
 
@@ -141,6 +141,8 @@ def test_processors_follow_the_affinity() -> None:
 
 
 PROGRAM = """
+import ebbpool
+ebbpool.install()
 import sys
 import asyncio
 import threading
@@ -171,6 +173,35 @@ def test_a_program(tmp_path: Path, arguments: str, given: list[str], ceiling: in
     done = program_run(tmp_path, *arguments.split())
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout.splitlines() == [f"__main__ {given} {tmp_path} True", f"ebbpool [{ceiling}]"]
+
+
+CHILDREN = """
+import subprocess, sys
+
+for imported in ("asyncio", "json"):
+    child = f"import {imported}, sys; print('ebbpool' in sys.modules, sys.path)"
+    subprocess.run([sys.executable, "-c", child], check=True)
+"""
+
+
+def test_a_python_that_the_program_starts_has_a_pool_once_it_has_threads_to_send_to(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(CHILDREN, encoding="utf-8")
+    (tmp_path / "sitecustomize.py").write_text("print('mine', __file__)", encoding="utf-8")
+    done = python("-m", "ebbpool", "run", "program.py", cwd=tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{HOME}")
+    # Each Python prints it as it starts: ours, the program, and those that the program starts.
+    here = f"mine {tmp_path / 'sitecustomize.py'}"
+    mine, program, first, of_first, second, of_second = done.stdout.splitlines()
+    assert (mine, program, first, second, done.stderr) == (here, here, here, here, "")
+    assert (of_first.partition(" ")[0], of_second.partition(" ")[0]) == ("True", "False")
+    assert "_cli" not in of_first + of_second
+
+
+@pytest.mark.parametrize("option", ["-E", "-I", "-S"])
+def test_a_python_that_cannot_be_told_what_to_begin_with_is_refused(tmp_path: Path, option: str) -> None:
+    command = f"import sys; sys.path[:0] = {sys.path!r}; from ebbpool.__main__ import main; main(['run', 'program.py'])"
+    done = python(option, "-c", command, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "error: -E, -I and -S keep Python from reading what it is to begin with" in done.stderr
 
 
 LATER = """

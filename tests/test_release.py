@@ -82,6 +82,13 @@ def test_the_readme_leads_somewhere_wherever_it_is_shown() -> None:
         assert not place or place in {re.sub(r"[^\w-]", "", title.lower().replace(" ", "-")) for title in titles}
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only a checkout has the tags")
+def test_what_the_changelog_says_was_released_has_a_tag() -> None:
+    dated = re.findall(r"^## (\S+) - \d", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    tags = subprocess.check_output(["git", "tag", "--list", "v[0-9]*"], cwd=ROOT, text=True).split()
+    assert {f"v{version}" for version in dated} == set(tags)
+
+
 def test_the_page_for_contributors_has_the_sessions_in_the_order_of_the_list() -> None:
     rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/working.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert [name for row in rows for name in re.findall(r"`(\w+)`", row)] == sessions()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -90,15 +91,26 @@ def test_the_loops_of_aio_take_their_short_way(pool: AdaptiveExecutor) -> None:
 
 
 def test_once_at_a_time(pool: AdaptiveExecutor) -> None:
-    with ebbpool.install(pool) as installed:
+    with ebbpool.install(pool) as installed, AdaptiveExecutor() as other:
         with pytest.raises(RuntimeError, match="already installed, on <AdaptiveExecutor 'pool'"):
-            ebbpool.install()
+            ebbpool.install(other)
         installed.undo()
         with ebbpool.install(pool):
             installed.undo()
             assert asyncio.run(names()) == ON_POOL
     with pytest.raises(TypeError, match=r"executor must be an ebbpool.AdaptiveExecutor or None, not 3"):
         ebbpool.install(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("face", ["ebbpool", "ebbpool.anyio"])
+def test_again_on_the_same_pool_it_lasts_until_the_last_of_them_ends(pool: AdaptiveExecutor, face: str) -> None:
+    install = importlib.import_module(face).install
+    with ebbpool.install(pool):
+        with install() as second, install(pool) as third:
+            assert second is third
+            assert asyncio.run(names()) == ON_POOL
+        assert asyncio.run(names()) == ON_POOL
+    assert "pool" not in asyncio.run(names()).values()
 
 
 def test_what_was_replaced_since_is_not_undone(pool: AdaptiveExecutor, monkeypatch: pytest.MonkeyPatch) -> None:

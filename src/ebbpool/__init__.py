@@ -6,20 +6,33 @@ pytest would rewrite it for its plugin, and warn where a program has imported it
 from __future__ import annotations
 
 from concurrent.futures.thread import BrokenThreadPool
+from typing import TYPE_CHECKING
 
 from ebbpool._core.accel import COMPILED, Future
 from ebbpool._errors import QueueFull, QueueTimeout
 from ebbpool._maps.delayed import ScheduledTask
 from ebbpool._maps.streams import Stream
 from ebbpool._pool.cancelling import cancelled, check_cancelled, on_cancel, time_left
-from ebbpool._pool.late import LoopLag
-from ebbpool._pool.running import RunningTask
-from ebbpool._pool.stats import Decision, LaneStats, PoolStats
-from ebbpool._version import __version__
 from ebbpool.executor import AdaptiveExecutor, pools
 from ebbpool.lane import Lane, Within
 from ebbpool.session import Session
 from ebbpool.switch import Installed, install
+
+if TYPE_CHECKING:
+    from ebbpool._pool.reports import Decision, LaneStats, LoopLag, PoolStats, RunningTask
+    from ebbpool._version import __version__
+else:
+
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "__version__":
+            from ebbpool import _version as module
+        else:
+            from ebbpool._pool import reports as module
+        value = globals()[name] = getattr(module, name)
+        return value
+
 
 __all__ = [
     "COMPILED",

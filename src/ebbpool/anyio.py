@@ -58,7 +58,7 @@ class UnsupportedVersion(RuntimeError):
 
 
 class Installation(Replacements):
-    """What `install` returns. As a context manager it uninstalls at the end, unless that has been done already.
+    """What `install` returns. As a context manager it uninstalls at the end of the last, unless that has been done.
 
     Attributes:
         keep_default_limiter: Whether calls without a limiter borrow from anyio's default one.
@@ -68,6 +68,7 @@ class Installation(Replacements):
         super().__init__()
         self._executor = executor
         self.keep_default_limiter = keep_default_limiter
+        self._uses = 1
 
     @property
     def executor(self) -> AdaptiveExecutor:
@@ -78,8 +79,10 @@ class Installation(Replacements):
         return self
 
     def __exit__(self, *_: object) -> None:
-        if _installed is self:
-            uninstall()
+        with _lock:
+            self._uses -= 1
+            if self._uses <= 0 and _installed is self:
+                uninstall()
 
     def __repr__(self) -> str:
         executor = "the shared executor" if self._executor is None else repr(self._executor)
@@ -145,18 +148,19 @@ def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: b
     That includes calls by code that imported it before, and with it Starlette's and FastAPI's sync endpoints,
     dependencies, background tasks and file responses, ``anyio.Path`` and ``anyio.open_file``. Calls under way are
     finished where they began. `trio.to_thread` is left alone. If this anyio, or the trio that is in use or comes into
-    use, is not in `TESTED`, a `RuntimeWarning` says so, and its calls run in anyio's own threads.
+    use, is not in `TESTED`, a `RuntimeWarning` says so, and its calls run in anyio's own threads. If it is installed
+    already, in the same way, nothing changes.
 
     Args:
-        executor: The pool; if None, one that is shared by the whole process, made on first use.
+        executor: The pool; if None, the installed one, or one that is shared by the whole process, made on first use.
         keep_default_limiter: Whether calls without a limiter go on borrowing from the backend's default limiter. If
             not, the executor's bounds are the only limit.
 
     Returns:
-        A context manager that uninstalls.
+        A context manager that uninstalls, and if it was installed several times does so at the end of the last.
 
     Raises:
-        RuntimeError: An executor is installed already, perhaps the same one; the message names it.
+        RuntimeError: It is installed already with another executor or another `keep_default_limiter`.
         TypeError: `executor` is not an `AdaptiveExecutor`.
     """
     global _installed
@@ -166,8 +170,11 @@ def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: b
     installation = Installation(executor, bool(keep_default_limiter))
     with _lock:
         if _installed is not None:
-            hint = "uninstall it first, or leave it to `python -m ebbpool run` or ebbpool.install() if that is there"
-            raise RuntimeError(f"already installed: {_installed!r}; {hint}")
+            same = executor in (None, _installed._executor)
+            if not same or installation.keep_default_limiter != _installed.keep_default_limiter:
+                raise RuntimeError(f"already installed: {_installed!r}; uninstall it first, or ask for the same")
+            _installed._uses += 1
+            return _installed
         with _unsupported():
             _redirect(installation)
         _installed = installation

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from math import inf
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, get_args
@@ -25,14 +24,14 @@ from ebbpool._pool import lifecycle
 from ebbpool._pool.crew import Crew
 from ebbpool._pool.executor_base import DEFAULT_MAX_WORKERS, ExecutorBase, Settings, WhenFull, longest_wait
 from ebbpool._pool.late import lags
-from ebbpool._pool.running import RunningTask
-from ebbpool._pool.stats import Decision, PoolStats
 from ebbpool._pool.threads import WorkerThread, stack_size
 from ebbpool.lane import Lane, Within
 from ebbpool.session import Session, end_all
 
 if TYPE_CHECKING:
     import asyncio
+
+    from ebbpool._pool.reports import Decision, PoolStats, RunningTask
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -292,10 +291,12 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         may_be_none = {"max_queue": max_queue, "max_wait": max_wait}
         changes |= {name: value for name, value in may_be_none.items() if value is not ...}
         with self._crew.settings_lock:
-            self._apply(replace(self._settings, **changes))
+            self._apply(Settings(**vars(self._settings) | changes))
 
     def stats(self) -> PoolStats:
         """Return a snapshot of the pool, taken at one moment."""
+        from ebbpool._pool.reports import PoolStats
+
         counts: dict[str, Any] = self._pool.counts()
         settings = self._settings
         return PoolStats(
@@ -323,7 +324,9 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
 
         Not among them are threads that `submit` itself starts, as it does in a pool without any.
         """
-        return list(self._crew.decisions.noted)
+        from ebbpool._pool.reports import Decision
+
+        return [Decision(*noted) for noted in self._crew.decisions.noted]
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until nothing is queued or running, callbacks included.

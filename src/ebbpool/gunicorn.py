@@ -1,6 +1,6 @@
 """gunicorn: a worker with threads that come and go.
 
-Start it with ``gunicorn --worker-class ebbpool.gunicorn.AdaptiveThreadWorker --threads 100 app:app``.
+Start it with ``gunicorn --worker-class ebbpool.gunicorn.AdaptiveThreadWorker app:app``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["AdaptiveThreadWorker"]
 
 
 class AdaptiveThreadWorker(ThreadWorker):
-    """gunicorn's gthread worker on a pool; ``--threads`` is its ceiling.
+    """gunicorn's gthread worker on a pool; ``--threads`` is its ceiling, if it is not 1, gunicorn's default.
 
     A request that the pool refuses, or that waits for longer than its `max_wait`, is answered with 503 and
     ``Retry-After``. A TLS connection whose handshake has not been made is closed.
@@ -35,7 +35,10 @@ class AdaptiveThreadWorker(ThreadWorker):
 
     def get_thread_pool(self) -> AdaptiveExecutor:
         """Return the pool; called by gunicorn in each worker process."""
-        return AdaptiveExecutor(**{"max_workers": self.cfg.threads, "thread_name_prefix": "gunicorn"} | self.settings)
+        ceiling: Any = None if self.cfg.threads == 1 else self.cfg.threads
+        pool = AdaptiveExecutor(**{"max_workers": ceiling, "thread_name_prefix": "gunicorn"} | self.settings)
+        self.log.info("Pool %r: at most %d threads", pool.name, pool.stats().max_workers)
+        return pool
 
     def enqueue_req(self, conn: TConn) -> None:
         """Have a request run, or refuse it; called by gunicorn, in its loop."""

@@ -13,12 +13,13 @@ from ebbpool._core.accel import ExecutorCore, LaneCore
 from ebbpool._core.scope import Scope, deadlines
 from ebbpool._maps.methods import Maps
 from ebbpool._pool.executor_base import Unmade
-from ebbpool._pool.stats import LaneStats
 from ebbpool._pool.tracing import QueueView
 
 if TYPE_CHECKING:
     import asyncio
     from typing import Self
+
+    from ebbpool._pool.reports import LaneStats
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -103,6 +104,8 @@ class Lane(Maps, ThreadPoolExecutor):
 
     def stats(self) -> LaneStats:
         """Return a snapshot of the lane, taken at one moment."""
+        from ebbpool._pool.reports import LaneStats
+
         counts: dict[str, Any] = self.core.counts()
         return LaneStats(self.name, **counts)
 

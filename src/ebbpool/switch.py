@@ -40,7 +40,7 @@ _installed: Installed | None = None
 
 
 class Installed:
-    """What `install` did, and how to undo it. As a context manager it undoes it at the end.
+    """What `install` did, and how to undo it. As a context manager it does so at the end, that of the last `install`.
 
     Attributes:
         executor: The pool.
@@ -55,6 +55,7 @@ class Installed:
         self._watcher = _Watcher()
         self._lanes: weakref.WeakKeyDictionary[Any, Lane] = weakref.WeakKeyDictionary()
         self._anyio: Any = None
+        self._uses = 1
 
     def undo(self) -> None:
         """Put everything back. What is under way ends on the pool, which stays open; a second call does nothing.
@@ -82,7 +83,10 @@ class Installed:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.undo()
+        with _lock:
+            self._uses -= 1
+            if self._uses <= 0:
+                self.undo()
 
     def _tell(self, name: str, done: str) -> None:
         if self.parts.get(name) == done:
@@ -142,17 +146,19 @@ def install(
     library imported later is switched then; one in an unknown version is left as it is, with a `RuntimeWarning`. Calls
     of `trio.to_thread` run in daemon threads, as trio's own are: in a pool beside it, unless that has such threads.
 
+    If it is installed already, on the same pool, nothing changes.
+
     Args:
-        executor: The pool; None for a new one.
+        executor: The pool; None for the one that is installed, or a new one.
         streams: Whether sync iterators as bodies in Starlette are read in batches, up to 64 chunks or 256 KiB ahead of
             the client.
         explain: Called with one line per library: now, or later in the thread that imports it.
 
     Returns:
-        A context manager that undoes it.
+        A context manager that undoes it, and if it was installed several times does so at the end of the last.
 
     Raises:
-        RuntimeError: It is installed already.
+        RuntimeError: It is installed already, on another pool.
         TypeError: `executor` is not an `AdaptiveExecutor`.
     """
     global _installed
@@ -160,7 +166,12 @@ def install(
         raise TypeError(f"executor must be an ebbpool.AdaptiveExecutor or None, not {executor!r}")
     with _lock:
         if _installed is not None:
-            raise RuntimeError(f"already installed, on {_installed.executor!r}; undo that first")
+            if executor not in (None, _installed.executor):
+                raise RuntimeError(
+                    f"already installed, on {_installed.executor!r}; undo that first, or give no executor"
+                )
+            _installed._uses += 1
+            return _installed
         installed = Installed(executor or AdaptiveExecutor(thread_name_prefix="ebbpool"), explain)
         _installed = installed
         sys.meta_path.insert(0, installed._watcher)

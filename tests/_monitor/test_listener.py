@@ -243,6 +243,18 @@ def test_a_path_that_is_taken_is_refused_and_that_of_a_dead_process_replaced(pat
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_what_dead_processes_have_left_at_paths_of_the_same_pattern_is_removed(short_path: Path) -> None:
+    left, others = [short_path / "m1.sock", short_path / "m22.sock"], [short_path / "m.sock", short_path / "m3.socket"]
+    for path in left + others:
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(path))
+    (short_path / "m4.sock").write_text("mine")
+    with monitor.listen(short_path / "m5.sock") as alive, monitor.listen(short_path / "m{pid}.sock") as listening:
+        kept = {*others, short_path / "m4.sock", Path(alive.path), Path(listening.path)}
+        assert {*short_path.iterdir()} == kept
+        assert "pools" in ask(alive.path)
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "reason"),
     [

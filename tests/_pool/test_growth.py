@@ -12,7 +12,7 @@ from support.common import LONG, Gate, eventually, wait_for_idle
 from support.loops import given_up
 from support.rules import CREW, TICK, Asleep, Decisions, Sample, Sizing
 
-from ebbpool import AdaptiveExecutor, Decision
+from ebbpool import AdaptiveExecutor
 
 
 class Recorded(Sizing):
@@ -143,7 +143,7 @@ def test_only_the_last_decisions_are_kept_and_one_not_to_grow_once_for_each_size
     assert decisions.last() == ""
     for count in range(2 * rules.KEPT):
         decisions.note(count, 1, 5, lambda: "reasons")
-    assert len(decisions.noted) == rules.KEPT and decisions.noted[-1].workers == 2 * rules.KEPT - 1
+    assert len(decisions.noted) == rules.KEPT and decisions.noted[-1][1] == 2 * rules.KEPT - 1
     assert decisions.last() == "grew by 1: 5 waiting, reasons"
 
     def unwanted() -> str:
@@ -154,13 +154,12 @@ def test_only_the_last_decisions_are_kept_and_one_not_to_grow_once_for_each_size
     decisions.note(8, 1, 6, lambda: "idle")
     decisions.note(8, 0, 6, lambda: "busy")
     decisions.note(9, 0, 0, lambda: "busy")
-    assert [decision.reason for decision in decisions.noted[-4:]] == [
+    assert [reason for _, _, _, reason in decisions.noted[-4:]] == [
         "stayed at 8: 5 waiting, busy",
         "grew by 1: 6 waiting, idle",
         "stayed at 8: 6 waiting, busy",
         "stayed at 9: busy",
     ]
-    assert all(type(decision) is Decision for decision in decisions.noted)
 
 
 # As a user sees it.

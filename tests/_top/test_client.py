@@ -114,6 +114,28 @@ def test_a_process_is_found_by_its_number(held: str, top: Top, capsys: pytest.Ca
         assert f"{os.getpid():>7}  {held}" in out and other not in out
 
 
+@needs_proc
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [("-u -X dev", "program.py --port 80"), ("-m", "program --port 80"), ("-c", "-c import program")],
+)
+def test_the_list_names_programs_and_not_what_runs_them(
+    path: str, options: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = f"import ebbpool.monitor as m; l = m.listen({path!r}); print(flush=True); input()"
+    (tmp_path / "program.py").write_text(script, encoding="utf-8")
+    program = {"-m": ["program", "--port", "80"], "-c": ["import program"]}
+    command = [sys.executable, *options.split(), *program.get(options, [str(tmp_path / "program.py"), "--port", "80"])]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=tmp_path, env=environment()) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert main(["top"]) == 0
+        process.communicate("\n")
+    (line,) = re.findall(rf"^ *{process.pid} .*$", capsys.readouterr().out, re.MULTILINE)
+    assert line.split(maxsplit=2)[1:] == [path, shown]
+
+
 def test_one_that_does_not_answer_is_waited_for_and_not_asked_again(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,7 +88,8 @@ def test_the_screen_of_a_busy_process() -> None:
     before = pool_of("web", workers=4, completed=0, lanes=[lane_of("images")])
     lines = drawn(state_of(snapshot_of(before, time=998.0), snapshot_of(BUSY | {"completed": 300, "failed": 20})))
     assert len(lines) == 24
-    assert lines[0].startswith("pid 4242  CPython 3.13.0 (GIL on)  ebbpool 0.1.0  1 pool, 12 threads  ")
+    assert lines[0].startswith("pid 4242  1 pool, 12 threads  ")
+    assert lines[0].endswith("  CPython 3.13.0 (GIL on)  ebbpool 0.1.0")
     assert lines[1].split() == ["POOL", "THREADS", "BUSY", "BLOCKED", "WAIT", "OLDEST", "DONE/s"]
     assert lines[2].split() == ["web", "12/256", "▃█", "9", "2", "7/100", "█", "1.25", "s", "160"]
     assert lines[3].split() == ["└", "images", "6/6", "█", "6", "3", "▆", "61.0", "s", "0"]
@@ -104,8 +105,28 @@ def test_the_screen_of_a_busy_process() -> None:
 def test_an_idle_process_and_one_with_threads_of_no_pool() -> None:
     lines = drawn(state_of(snapshot_of()))
     assert (lines[2], lines[5], len(lines)) == ("(no pool)", "(nothing)", 24)
-    lines = drawn(state_of(snapshot_of(BUSY) | {"others": ["MainThread", "stranger"]}), width=120)
-    assert lines[0].endswith("  2 threads of no pool")
+    lines = drawn(
+        state_of(snapshot_of(BUSY) | {"others": ["MainThread", "stranger"]}),
+    )
+    assert "  2 threads of no pool" in lines[0]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+@pytest.mark.parametrize("silent", [0.0, 4.0])
+def test_no_figure_is_cut(width: int, silent: float) -> None:
+    lags = [{"name": name, "p99": 0.0078} for name in ("asyncio", "asyncio-2", "asyncio-3")]
+    lane = lane_of("asyncio", limit=1_000_000, running=250, queued=11998, oldest_wait=40_000.0, expired=7)
+    figures = {"workers": 256, "running": 256, "queued": 11998, "expired": 11998, "oldest_wait": 1000.0}
+    busy = pool_of("web", loop_lag=lags, lanes=[lane], tasks=[task_of("slow", 36_000.0, abandoned=True)], **figures)
+    state = state_of(snapshot_of(busy), snapshot_of(busy | {"completed": 12345}, time=1001.0))
+    state.silent = silent
+    head, titles, pool, lane_line, _, _, task, *_ = drawn(state, width)
+    assert "…" not in head and head.count("late") == head.count("late 7.8 ms (p99)")
+    assert ("  asyncio late 7.8 ms (p99)" in head) == (width >= (100 if silent else 60))
+    assert titles.split()[-3:] == ["OLDEST", "EXPIRED", "DONE/s"]
+    assert pool.endswith(f" 16m 40s {'11998':>7} {'12345':>6}")
+    assert "250/256" in lane_line and lane_line.endswith(f" 11h 06m {'7':>7} {'0':>6}")
+    assert task.endswith(" abandoned 10h 00m")
 
 
 def test_what_came_too_late_what_nobody_waits_for_and_what_went_first_is_marked() -> None:

@@ -100,8 +100,11 @@ def gunicorn(
 
 
 def test_gunicorn(tmp_path: Path) -> None:
-    with gunicorn(tmp_path, "--threads", "30", "--keep-alive", "5") as (port, process):
-        assert get(port, "/").endswith(" gunicorn 30")
+    log = tmp_path / "log"
+    with gunicorn(tmp_path, "--keep-alive", "5", "--log-file", str(log)) as (port, process):
+        # gunicorn's own default is one thread.
+        assert get(port, "/").endswith(" gunicorn 256")
+        assert "at most 256 threads" in log.read_text()
         together = [Background(lambda: get(port, "/meet")) for _ in range(20)]
         assert {client.join().split()[2] for client in together} == {"gunicorn"}
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
@@ -126,10 +129,10 @@ def test_gunicorn(tmp_path: Path) -> None:
     ids=["wait", "queue"],
 )
 def test_gunicorn_answers_what_the_pool_refuses(tmp_path: Path, settings: str, next_status: int) -> None:
-    worker = f"from ebbpool.gunicorn import AdaptiveThreadWorker as A\nclass Worker(A): settings = dict({settings})\n"
-    (tmp_path / "workers.py").write_text(worker, encoding="utf-8")
+    worker = "from ebbpool.gunicorn import AdaptiveThreadWorker as A\nclass Worker(A): settings = dict(max_workers=1, "
+    (tmp_path / "workers.py").write_text(worker + f"{settings})\n", encoding="utf-8")
     # Kept alive, a connection that the client closes would take the place in the queue to find that out.
-    arguments = ["--threads", "1", "--keep-alive", "0"]
+    arguments = ["--threads", "30", "--keep-alive", "0"]
     with gunicorn(tmp_path, *arguments, worker="workers.Worker") as (port, _):
         with closing(asked(port, "/slow")) as slow:
             eventually((tmp_path / "begun").exists, "the slow request has begun")
@@ -161,7 +164,7 @@ def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, mon
     MultiProcessCollector(registry, str(files))
     (tmp_path / "gunicorn.conf.py").write_text(HOOKS, encoding="utf-8")
     # A worker that has its one connection takes no other, so each request has a worker of its own.
-    arguments = ["--workers", "2", "--threads", "1", "--worker-connections", "1", "--keep-alive", "0"]
+    arguments = ["--workers", "2", "--threads", "2", "--worker-connections", "1", "--keep-alive", "0"]
     with gunicorn(tmp_path, *arguments) as (port, _), closing(asked(port, "/slow")) as slow:
         eventually((tmp_path / "begun").exists, "the slow request has begun")
         first, second = (tmp_path / "begun").read_text(), get(port, "/")
@@ -170,9 +173,47 @@ def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, mon
         third = get(port, "/")
         assert len({*map(pid_of, (first, second, third))}) == 3
         eventually(lambda: counted(first, second, third), "the dead worker is counted, and its replacement")
-        eventually(lambda: shown("ebbpool_thread_limit") == 2, "the dead worker has no threads")
+        eventually(lambda: shown("ebbpool_thread_limit") == 4, "the dead worker has no threads")
         (tmp_path / "go on").touch()
         assert slow.getresponse().status == 200
+
+
+ASGI = """
+import asyncio
+import os
+import threading
+import ebbpool.anyio
+
+ebbpool.anyio.install()
+ebbpool.install()
+
+async def app(scope, receive, send):
+    if scope["type"] == "http":
+        name = await asyncio.to_thread(lambda: threading.current_thread().name.partition("_")[0])
+        [pool] = ebbpool.pools()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+        body = f"{os.getpid()} {name} {pool.stats().max_workers} first"
+        await send({"type": "http.response.body", "body": body.encode()})
+"""
+
+
+@pytest.mark.parametrize("how", [["--workers", "2"], ["--reload"]], ids=["workers", "reload"])
+def test_uvicorn_and_its_children_run_on_a_pool_that_the_app_may_ask_for_again(tmp_path: Path, how: list[str]) -> None:
+    file = tmp_path / "application.py"
+    file.write_text(ASGI, encoding="utf-8")
+    with reserved_port() as port:
+        command = ["run", "--max-workers", "7", "-m", "uvicorn", "application:app", "--port", str(port), *how]
+        with program("-m", "ebbpool", *command, cwd=tmp_path) as process:
+            eventually(lambda: answer(port), "uvicorn answers", 3 * TIMEOUT)
+            found = {get(port, "/")}
+            if "--reload" in how:
+                file.write_text(ASGI.replace("first", "second"), encoding="utf-8")
+                eventually(lambda: "second" in answer(port), "the reloaded app answers", 3 * TIMEOUT)
+            else:
+                eventually(lambda: found.add(get(port, "/")) or len(found) == 2, "both workers answer", 3 * TIMEOUT)
+            found.add(get(port, "/"))
+    assert len({*map(pid_of, found)} - {str(process.pid)}) == 2
+    assert {tuple(each.split()[1:3]) for each in found} == {("ebbpool", "7")}
 
 
 TASKS = """

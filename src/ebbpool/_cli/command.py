@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import runpy
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from importlib.machinery import SourceFileLoader, SourcelessFileLoader
-from pkgutil import get_importer
-from types import ModuleType
 from typing import Any, NoReturn
 
 import ebbpool
 from ebbpool._interpreter import available_cpus, interpreter
-from ebbpool._pool.executor_base import DEFAULT_MAX_WORKERS
+from ebbpool._pool.executor_base import DEFAULT_MAX_WORKERS, Settings
 
 
 def _describe(_: argparse.Namespace) -> int:
@@ -45,7 +43,8 @@ def _add_run(commands: Any) -> None:
         usage="python -m ebbpool run [OPTION ...] (-m MODULE | SCRIPT) [ARGUMENT ...]",
         help="run a program unchanged, with all its thread work on one pool",
         description="Run a module or a script as Python does, after ebbpool.install(): everything it sends to threads "
-        "through anyio, trio, asyncio or uvloop runs on one pool. Options after the program belong to the program.",
+        "through anyio, trio, asyncio or uvloop runs on one pool. Pythons that it starts have one, too. Options "
+        "after the program belong to the program.",
         allow_abbrev=False,
     )
     run.set_defaults(act=_run, refuse=run.error)
@@ -85,47 +84,29 @@ def _add_top(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Install a pool, and run a module or a script as Python itself does."""
+    """Have Python run a module or a script in the place of this process, and begin with a pool."""
     settings = vars(options)
-    module, script, explain = map(settings.pop, ("module", "script", "explain"))
+    module, script = map(settings.pop, ("module", "script"))
     refuse: Callable[[str], NoReturn] = settings.pop("refuse")
     if not module and not script:
         refuse("say which program: -m MODULE, or SCRIPT")
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        refuse("-E, -I and -S keep Python from reading what it is to begin with")
+    pool = {name: value for name, value in settings.items() if name != "explain"}
     try:
-        pool = ebbpool.AdaptiveExecutor(thread_name_prefix="ebbpool", **settings)
+        Settings(**pool, max_queue=None, max_wait=None)
     except ValueError as error:
         refuse(str(error))
-    ebbpool.install(pool, explain=_say if explain else None)
-    # Unlike with `runpy.run_module` it stays the main module while threads go on after its last line.
-    main: Any = ModuleType("__main__")
-    sys.modules["__main__"] = main
-    # What Python itself calls.
-    run_module: Callable[..., object] = runpy._run_module_as_main  # type: ignore[attr-defined]  # not in typeshed
-    if module:
-        sys.argv = module
-        run_module(module[0])
-        return 0
-    sys.argv, path = script, os.path.abspath(script[0])
-    if get_importer(path) is not None:
-        # A directory, or an archive.
-        sys.path[0] = path
-        run_module("__main__", False)
-        return 0
-    sys.path[0] = os.path.dirname(os.path.realpath(path))
-    main.__file__, main.__cached__ = path, None
-    loader: Any
-    if path.endswith(".pyc"):
-        loader = main.__loader__ = SourcelessFileLoader("__main__", path)
-        code = loader.get_code("__main__")
-    else:
-        loader = main.__loader__ = SourceFileLoader("__main__", path)
-        code = loader.source_to_code(loader.get_data(path), path)
-    exec(code, main.__dict__)
-    return 0
-
-
-def _say(line: str) -> None:
-    print(f"ebbpool: {line}", file=sys.stderr, flush=True)
+    # The process has the same number afterwards.
+    os.environ["EBBPOOL_RUN"] = f"{os.getpid()} {json.dumps(settings)}"
+    folders = (os.path.join(os.path.dirname(__file__), "children"), os.environ.get("PYTHONPATH"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+    options_of_python: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # not in typeshed
+    command = [sys.executable, *options_of_python, *(["-m", *module] if module else script)]
+    if sys.platform == "win32":
+        # There, the other process would run beside whoever waits for this one.
+        return subprocess.call(command)
+    os.execv(sys.executable, command)
 
 
 def _top(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import errno
 import json
 import logging
 import os
+import re
 import reprlib
 import selectors
 import signal
@@ -127,6 +128,17 @@ def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
     return listener, made
 
 
+def _sweep(pattern: str) -> None:
+    """Remove the sockets at paths of a pattern with ``{pid}`` in it, which processes that were killed have left."""
+    folder, name = os.path.split(os.path.abspath(pattern))
+    ours = re.compile(re.escape(name).replace(r"\{pid\}", "[0-9]+"))
+    for path in [os.path.join(folder, each) for each in os.listdir(folder) if ours.fullmatch(each)]:
+        with contextlib.suppress(OSError):
+            made = identity(path)
+            must_be_free(path)
+            remove(path, made)
+
+
 def snapshot(stacks: bool = False) -> dict[str, Any]:
     """Return what all pools of this process are doing, for JSON; docs/monitor.md explains each field.
 
@@ -216,6 +228,9 @@ class Listener:
     def _start(self) -> None:
         self.path = os.path.abspath(self._pattern.replace("{pid}", str(os.getpid())))
         self._socket, self._identity = _bound(self.path)
+        if "{pid}" in self._pattern:
+            with contextlib.suppress(OSError):
+                _sweep(self._pattern)
         self._bell = Bell()
         self._selector = selectors.DefaultSelector()
         # The start must not wait: it may be made in a fork hook.

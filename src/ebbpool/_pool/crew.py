@@ -10,9 +10,8 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
-from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ebbpool._clock import monotonic
 from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker
@@ -24,11 +23,14 @@ from ebbpool._pool.admission import Admission, Overload
 from ebbpool._pool.census import Census, reader
 from ebbpool._pool.interval import interval
 from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
-from ebbpool._pool.running import RunningTask, described, running
+from ebbpool._pool.running import described, running
 from ebbpool._pool.sizing import CREW, MEMORY, TICK, Sample, Sizing
 from ebbpool._pool.stats import Decisions
 from ebbpool._pool.threads import WorkerThread
 from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
+
+if TYPE_CHECKING:
+    from ebbpool._pool.reports import RunningTask
 
 LOGGER = logging.getLogger("concurrent.futures")
 HUNG = 3  # functions whose abandoned calls have most threads are named
@@ -46,26 +48,29 @@ def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: o
         call_soon(pool.close)
 
 
-@dataclass(eq=False, repr=False)
 class Crew:
     """The threads of one pool: their start, their initializer and finalizer, their end, and their number."""
 
-    prefix: str
-    initializer: Callable[..., object] | None
-    initargs: tuple[Any, ...]
-    finalizer: Callable[[], object] | None
-    daemon: bool
-    leave_after: float | None
-    stack_size: int | None
-    warn_after: float | None
-    warn_lag: float | None
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        initializer: Callable[..., object] | None,
+        initargs: tuple[Any, ...],
+        finalizer: Callable[[], object] | None,
+        daemon: bool,
+        leave_after: float | None,
+        stack_size: int | None,
+        warn_after: float | None,
+        warn_lag: float | None,
+    ) -> None:
         self.name = ""
-        self.prefix = self.prefix or f"ebbpool-{next(_numbers)}"
+        self.prefix = prefix or f"ebbpool-{next(_numbers)}"
+        self.initializer, self.initargs, self.finalizer = initializer, initargs, finalizer
+        self.daemon, self.leave_after, self.stack_size = daemon, leave_after, stack_size
+        self.warn_after, self.warn_lag = warn_after, warn_lag
         self.pool = Pool(self)
         self.timers = Timers(timekeeper)
-        self.pool.slow_start = self.initializer is not None
+        self.pool.slow_start = initializer is not None
         self.threads: set[WorkerThread] = set()
         self.cause = ""
         self._names = itertools.count()

@@ -6,7 +6,6 @@ import threading
 from _thread import allocate_lock
 from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
-from dataclasses import dataclass
 from math import inf
 from queue import Empty
 from sys import maxsize
@@ -55,29 +54,27 @@ def longest_wait(value: float | None) -> float | None:
     return None if value is None else above_zero("max_wait", seconds("max_wait", value))
 
 
-@dataclass(frozen=True)
 class Settings:
-    """What may be changed while a pool lives; an error names a value that is wrong."""
+    """What may be changed while a pool lives, all at once; an error names a value that is wrong."""
 
-    max_workers: int
-    min_workers: int
-    min_spare_workers: int
-    keep_alive: float | None
-    max_queue: int | None
-    max_wait: float | None
-
-    def __post_init__(self) -> None:
-        most: Any = self.max_workers
-        if isinstance(most, float) and most.is_integer():
-            # The standard library takes it: it only compares it.
-            object.__setattr__(self, "max_workers", int(most))
-        for name, least in (("max_workers", 1), ("min_workers", 0), ("min_spare_workers", 0)):
-            object.__setattr__(self, name, whole(name, getattr(self, name), least))
-        if self.keep_alive is not None:
-            object.__setattr__(self, "keep_alive", seconds("keep_alive", self.keep_alive))
-        if self.max_queue is not None:
-            object.__setattr__(self, "max_queue", whole("max_queue", self.max_queue, 0))
-        object.__setattr__(self, "max_wait", longest_wait(self.max_wait))
+    def __init__(
+        self,
+        max_workers: int,
+        min_workers: int,
+        min_spare_workers: int,
+        keep_alive: float | None,
+        max_queue: int | None,
+        max_wait: float | None,
+    ) -> None:
+        most: Any = max_workers
+        # The standard library takes 4.0: it only compares it.
+        whole_most = int(most) if isinstance(most, float) and most.is_integer() else most
+        self.max_workers = whole("max_workers", whole_most, 1)
+        self.min_workers = whole("min_workers", min_workers, 0)
+        self.min_spare_workers = whole("min_spare_workers", min_spare_workers, 0)
+        self.keep_alive = None if keep_alive is None else seconds("keep_alive", keep_alive)
+        self.max_queue = None if max_queue is None else whole("max_queue", max_queue, 0)
+        self.max_wait = longest_wait(max_wait)
         for name in ("min_workers", "min_spare_workers"):
             if getattr(self, name) > self.max_workers:
                 raise ValueError(

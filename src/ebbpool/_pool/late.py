@@ -8,9 +8,8 @@ import threading
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ebbpool._called import called_name
 from ebbpool._clock import monotonic
@@ -20,29 +19,11 @@ from ebbpool._pool.census import LITTLE, clocks_of
 from ebbpool._pool.lifecycle import tell
 from ebbpool._pool.timekeeper import Tick
 
+if TYPE_CHECKING:
+    from ebbpool._pool.reports import LoopLag
+
 LOGGER = logging.getLogger("concurrent.futures")
 LEAST = 0.01  # least seconds between two looks for loops that are late
-
-
-@dataclass(frozen=True)
-class LoopLag:
-    """How late an event loop was in the last minute: how long it took to pick up a result.
-
-    Anything else that wakes the loop waits as long: other threads have the processor or the GIL, or a callback runs on.
-
-    Attributes:
-        name: The name of the thread that the loop runs in. Loops of one name are taken together.
-        p50: The median, to about 10% (seconds).
-        p99: The 99th percentile.
-        most: The longest.
-    """
-
-    __module__ = "ebbpool"
-
-    name: str
-    p50: float
-    p99: float
-    most: float
 
 
 _mailboxes: dict[int, tuple[threading.Thread, weakref.ref[Mailbox], Callable[[], bool]]] = {}
@@ -65,6 +46,8 @@ def _alive() -> list[tuple[threading.Thread, Mailbox, Callable[[], bool]]]:
 
 def lags(now: float | None = None) -> tuple[LoopLag, ...]:
     """Return how late each loop was in the minute before `now`, without those that nothing was delivered to."""
+    from ebbpool._pool.reports import LoopLag
+
     now = monotonic() if now is None else now
     counts: dict[str, list[int]] = {}
     most: dict[str, float] = {}

@@ -3,49 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
 from types import CodeType
+from typing import TYPE_CHECKING
 
 from ebbpool._called import called_name
 from ebbpool._clock import monotonic
 from ebbpool._core.accel import Pool
 from ebbpool._frames import stacks as stacks_of
 
-
-@dataclass(frozen=True)
-class RunningTask:
-    """A task that runs.
-
-    Attributes:
-        name: The module and the name of the function that was to be called, seen through what wraps it: partials,
-            contexts, and what anyio, asyncio, Starlette, FastAPI and asgiref put around it. A callable without a name
-            goes by that of its type.
-        lane: The name of its lane, or None.
-        thread: The name of its thread.
-        native_id: The number that the operating system gave the thread; None if it gives none.
-        seconds: How long it has run, to about 0.05 s.
-        blocked: Whether it waits for a future of this same pool.
-        stack: The task's own part of the thread's stack, as `traceback` writes it, or a line in parentheses that says
-            why there is none: without a GIL it cannot be read safely. None if it was not asked for.
-        abandoned: Whether its await was cancelled, so that nobody wants what it returns.
-        short: Whether it went ahead of others, because calls of its function are known to be short.
-    """
-
-    __module__ = "ebbpool"
-
-    name: str
-    lane: str | None
-    thread: str
-    native_id: int | None
-    seconds: float
-    blocked: bool
-    stack: str | None
-    abandoned: bool = False
-    short: bool = False
+if TYPE_CHECKING:
+    from ebbpool._pool.reports import RunningTask
 
 
 def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[RunningTask]:
     """Return the running tasks of `pool`, the longest first."""
+    from ebbpool._pool.reports import RunningTask
+
     tasks = pool.survey(True).running
     texts = stacks_of([task.thread.ident for task in tasks], below) if stacks else [None] * len(tasks)
     now = monotonic()

@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,6 +26,8 @@ INTERVAL: Final = 1.0
 """Seconds from one snapshot to the next."""
 PATIENCE: Final = 30.0
 """Seconds for which ``--once`` and ``--json`` wait for an answer."""
+_BEFORE: Final = re.compile(r"((\S*/)?(python|pypy)\S* (-[XW] \S+ |-[^mc ]\S* )*(-m )?)?(\S*/)?(?=.)")
+"""What stands before the name of a program in a command line: an interpreter with its options, and a folder."""
 _print: Final = functools.partial(print, flush=True)
 
 
@@ -86,7 +89,7 @@ def _list(as_json: bool) -> int:
     for pid, path, command in found:
         line = f"{pid:>7}  {printable(path):<30}  "
         # A command line may go on for pages; the path is what one needs.
-        _print(line + printable(command)[: max(20, width - len(line))])
+        _print(line + printable(_BEFORE.sub("", command, 1))[: max(20, width - len(line))])
     _print("\nWatch one with: python -m ebbpool top PID")
     return 0
 

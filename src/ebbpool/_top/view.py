@@ -159,7 +159,8 @@ def _parts(snapshot: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
     for pool in snapshot["pools"]:
         yield (pool["name"],), pool
         for lane in pool["lanes"]:
-            yield (pool["name"], lane["name"]), lane
+            # The lane of a loop has a limit that is none.
+            yield (pool["name"], lane["name"]), lane | {"limit": min(lane["limit"], pool["max_workers"])}
 
 
 def screen(
@@ -198,31 +199,38 @@ def screen(
 def _head(model: Model, width: int) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
     snapshot = model.snapshot
-    if snapshot is not None:
-        threads = sum(pool["workers"] for pool in snapshot["pools"])
-        line.append(f"pid {snapshot['pid']}", "bold")
-        line.append(
-            f"  {printable(snapshot['python'])}  ebbpool {printable(snapshot['ebbpool'])}"
-            f"  {_count(len(snapshot['pools']), 'pool')}, {_count(threads, 'thread')}  {_clock(snapshot['time'])}"
-        )
+    words = f" no answer for {int(model.silent)} s " if model.silent >= LATE else ""
+    if snapshot is None:
+        return line.append(words, "reverse bold")
+    if words:
+        words += f"(figures of {_clock(snapshot['time'])}) "
+    room = width - cell_len(words)
+    pools = snapshot["pools"]
+    threads = sum(pool["workers"] for pool in pools)
+    line.append(f"pid {snapshot['pid']}", "bold")
+    for fact in (
+        f"{_count(len(pools), 'pool')}, {_count(threads, 'thread')}",
         # Each pool shows all loops of the process.
-        for lag in snapshot["pools"][0]["loop_lag"] if snapshot["pools"] else ():
-            line.append(f"  {printable(lag['name'])} late {1e3 * lag['p99']:.1f} ms (p99)")
-        if others := snapshot["others"]:
-            line.append(f"  {_count(len(others), 'thread')} of no pool")
-    if model.silent >= LATE:
-        words = f" no answer for {int(model.silent)} s "
-        if snapshot is not None:
-            words += f"(figures of {_clock(snapshot['time'])}) "
-            line.truncate(max(0, width - cell_len(words) - 1), overflow="crop", pad=True)
-            line.append(" ")
+        *(f"{lag['name']} late {1e3 * lag['p99']:.1f} ms (p99)" for lag in (pools[0]["loop_lag"] if pools else ())),
+        *(f"{_count(len(others), 'thread')} of no pool" for others in [snapshot["others"]] if others),
+        _clock(snapshot["time"]),
+        snapshot["python"],
+        f"ebbpool {snapshot['ebbpool']}",
+    ):
+        # What has no room is left out, for half a figure is none.
+        if line.cell_len + cell_len(fact := "  " + printable(fact)) < room:
+            line.append(fact)
+    if words:
+        line.pad_right(max(0, room - line.cell_len))
         line.append(words, "reverse bold")
     return line
 
 
 def _pools(rows: list[Row], width: int, height: int) -> RenderableType:
     # A narrow screen has room for the figures only.
-    spark = 0 if width < 72 else 8 + min(24, max(0, width - 80) // 4)
+    expired = any(row.figures.get("expired") for row in rows)
+    room = width - 8 * expired
+    spark = 0 if room < 76 else 8 + min(24, max(0, room - 80) // 4)
     columns: list[tuple[str, dict[str, Any], Callable[[Row], Text | str]]] = [
         ("POOL", {"ratio": 1, "min_width": 10}, _name),
         ("THREADS", RIGHT, lambda row: f"{row.threads[-1]}/{row.limit}"),
@@ -235,7 +243,7 @@ def _pools(rows: list[Row], width: int, height: int) -> RenderableType:
         ("EXPIRED", RIGHT, lambda row: str(row.figures["expired"])),
         ("DONE/s", RIGHT, lambda row: "-" if row.rate is None else f"{row.rate:.0f}"),
     ]
-    wanted = {"": spark > 0, "EXPIRED": any(row.figures.get("expired") for row in rows)}
+    wanted = {"": spark > 0, "EXPIRED": expired}
     columns = [column for column in columns if wanted.get(column[0], True)]
     table = _table(*[(name, how) for name, how, _ in columns])
     shown = rows if len(rows) <= height else rows[: height - 1]
