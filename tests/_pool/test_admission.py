@@ -245,28 +245,32 @@ class OneAtATime(rules.Admission):
 
 @pytest.mark.asyncio
 async def test_a_short_call_runs_beside_workers_that_are_held_back() -> None:
-    async with AdaptiveExecutor(8) as pool:
-        with Gate() as three, Gate() as gate, Gate() as others:
-            three.hold(pool, 3)
-            three.open()
-            eventually(lambda: pool.stats().idle == 3)
-            seams.follow(pool, admission=OneAtATime(True))
-            gate.hold(pool)
-            seams.engine_of(pool).admit(1)
-            seams.know(pool, others.__call__, 1.0)
+    with (
+        seams.watched_by(seams.Nobody()),
+        AdaptiveExecutor(8, min_workers=3) as pool,
+        Gate() as three,
+        Gate() as gate,
+        Gate() as others,
+    ):
+        three.hold(pool, 3)
+        three.open()
+        eventually(lambda: pool.stats().idle == 3)
+        gate.hold(pool)
+        seams.engine_of(pool).admit(1)
+        seams.know(pool, others.__call__, 1.0)
 
-            async def begin(fn: Any) -> Any:
-                return await pool.run(fn)
+        async def begin(fn: Any) -> Any:
+            return await pool.run(fn)
 
-            held = [asyncio.ensure_future(asyncio.wrap_future(pool.submit(others)))]
-            held += [asyncio.ensure_future(begin(others.__call__)) for _ in range(2)]
-            await asyncio.sleep(0)
-            # Short, as nothing is known of it.
-            await pool.run(int)
-            assert pool.stats().queued == 3
-            gate.open()
-            others.open()
-            await asyncio.gather(*held)
+        held = [asyncio.ensure_future(asyncio.wrap_future(pool.submit(others)))]
+        held += [asyncio.ensure_future(begin(others.__call__)) for _ in range(2)]
+        await asyncio.sleep(0)
+        # Short, as nothing is known of it.
+        await pool.run(int)
+        assert pool.stats().queued == 3
+        gate.open()
+        others.open()
+        await asyncio.gather(*held)
 
 
 def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool: AdaptiveExecutor) -> None:

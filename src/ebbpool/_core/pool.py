@@ -438,12 +438,22 @@ class Pool:
         if known.waiting == 0:
             # Those of one function that wait do so in one line.
             known.short = self.functions.is_short(known, self.clock)
+        if self._owes():
+            # One that is not measured may be of the same task. The next look moves this one up.
+            known.short = False
+            return False
         first: bool = known.short or (known.ended == 0.0 and not known.tried)
         return first and call._task not in self.behind
 
+    @cython.locals(oldest=FutureCore)
+    def _owes(self) -> bool:
+        """Under the mutex: return whether the oldest call is one that has found an idle worker, and is not measured."""
+        oldest: Any = self.queue[0] if self.queue else None
+        return oldest is not None and oldest._looped and oldest._known is None and oldest._short
+
     def _short_full(self) -> bool:
         """Return whether the queue has no room for another short call: it has as much as for all others."""
-        return self.max_queue >= 0 and max(1, self.max_queue) <= len(self.short)
+        return 0 <= self.max_queue <= len(self.short)
 
     @cython.locals(known=Known, future=FutureCore, short=cython.bint, moves=cython.bint)
     def _sort(self, now: float, trash: list[Any]) -> Known | None:
@@ -522,10 +532,8 @@ class Pool:
             future = self.front.popleft()
         else:
             others = self._has_place(0)
-            if others and self.queue:
-                oldest = self.queue[0]
-                if oldest._looped and oldest._known is None and oldest._short:
-                    return self.queue.popleft()
+            if others and self._owes():
+                return self.queue.popleft()
             line = self.front if self.front and others else self.short
             # Where the others have half of the threads, they have a turn once in a while.
             shares = line is self.front or 2 * (self._engaged() - self.ahead - 1) < self.limit

@@ -94,6 +94,7 @@ cdef class Pool:
     cdef _untry(self, FutureCore call)
     cdef bint _goes_first(self, FutureCore call) except -1
     cdef bint _short_full(self) except -1
+    cdef bint _owes(self) except -1
     cdef Known _sort(self, double now, list trash)
     cdef _note_end(self, Worker worker)
     cdef FutureCore _next(self, Worker worker)

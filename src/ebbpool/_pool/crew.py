@@ -305,9 +305,7 @@ class Crew:
             # Many run, and no task waits. Once one does, the timekeeper is called.
             self._ended = tick.now
             return None if self._admission.idle and self.pool.leave_alone() else CEILING_TICK
-        if seen.moved is not None:
-            moved = f"calls of {seen.moved.name} are short, and go first"
-            self.decisions.note(seen.workers, 0, seen.queued, lambda: moved, new=True)
+        self._note_moved(seen)
         if not seen.may_grow:
             why = self._why_held if allowed != ALL else lambda: "max_workers reached"
             self.decisions.note(seen.workers, 0, seen.queued, why)
@@ -326,6 +324,11 @@ class Crew:
         if allowed != ALL:
             self._sizing.tick = HELD_TICK
         return self._sizing.tick
+
+    def _note_moved(self, seen: Snapshot) -> None:
+        if seen.moved is not None:
+            why = f"calls of {seen.moved.name} are short, and go first"
+            self.decisions.note(seen.workers, 0, seen.queued, lambda: why, new=True)
 
     def _grow(self, tick: Tick, before: Tick, seen: Snapshot, taken: int, allowed: int, cpus: int) -> None:
         asleep = None
