@@ -295,7 +295,7 @@ async def test_a_full_queue_whose_callers_run() -> None:
 @on_every_loop
 @pytest.mark.parametrize("policy", ["block", "reject", "caller_runs"])
 async def test_a_queue_of_no_length(policy: Any) -> None:
-    async with AdaptiveExecutor(2, max_queue=0, when_full=policy) as pool:
+    async with AdaptiveExecutor(2, max_queue=0, when_full=policy, short_first=False) as pool:
         with Gate() as gate:
             shut = [pool.run(gate) for _ in range(2)]
             await until(lambda: gate.peak == 2)
