@@ -479,39 +479,33 @@ class Pool:
             # One that was taken for short may have to stay behind another of its task: it is chosen anew.
             if future._known is not None and future._code == PENDING and future._known.ended == 0.0:
                 self._untry(future)
-        lines: list[Any] = [*self.short, *self.queue]
+        held: list[Any] = [each for each in self.seekers if type(each) is not LockType]
+        lines: list[Any] = [*self.short, *self.queue, *held]
         lines.sort(key=_age)
         trash.append(lines)
         self.short.clear()
         self.queue.clear()
         self.behind.clear()
         for future in lines:
-            if future._known is None or future._code != PENDING:
-                self.queue.append(future)
-                continue
             known = future._known
+            if known is None or future._code != PENDING:
+                if not future._held:
+                    self.queue.append(future)
+                continue
             future._short = future._task not in self.behind and (
                 known.short or (known.ended == 0.0 and not known.tried)
             )
             if future._short:
                 known.tried = True
-                self.short.append(future)
-            else:
-                self.queue.append(future)
-                self._hold_others(future, 1)
-        held: list[Any] = [each for each in self.seekers if type(each) is not LockType]
-        trash.append(held)
-        for future in held:
-            if future._known is not None:
-                known = future._known
-                if known.short and future._task not in self.behind:
+                if future._held:
                     del self.seekers[future]
                     future._held = False
-                    future._short = True
-                    self.short.append(future)
                     self.mixed = True
-                else:
-                    self._hold_others(future, 1)
+                self.short.append(future)
+            else:
+                if not future._held:
+                    self.queue.append(future)
+                self._hold_others(future, 1)
         result: Known | None = moved
         return result
 
@@ -594,7 +588,7 @@ class Pool:
             worker.known = None
             self.functions.end(known, worker.begun, monotonic())
 
-    @cython.locals(future=FutureCore)
+    @cython.locals(future=FutureCore, since=cython.double)
     def _make_room(self) -> None:
         """Under the mutex: give free places in the queue to the seekers that have waited longest."""
         while self.seekers and self._refusal() != "full":
@@ -612,7 +606,10 @@ class Pool:
                 if future._known is not None:
                     self._count(future, -1)
                 # No errand is needed: `snapshot` counts seekers, so the timekeeper watches already and goes on.
+                # It keeps its age, by which those of one task are in order.
+                since = future._queued_at
                 self._enter(future, False)
+                future._queued_at = since
             if self.headcount == 0 and not self.closed:
                 # `_refusal` lets everything into a pool without workers, so one seeker is enough: a worker is started
                 # for it, and makes room for the others. A closed pool has no seekers: who shuts it down looks once.
