@@ -56,6 +56,7 @@ _TITLES = {
     "loop": "How long event loops wait, beside an earlier commit",
     "lost-worker": "Killed workers of a cluster",
     "overload": "Overload, beside an earlier commit",
+    "sqlalchemy": "FastAPI with SQLAlchemy, beside an earlier commit",
     "round-trip-pinned": "One call and its result, with each process held to one processor",
 }
 
