@@ -100,7 +100,7 @@ async def test_they_have_a_thread_where_all_others_are_taken() -> None:
             stats = pool.stats()
             assert (order, stats.workers, stats.queued, stats.went_first) == (["c"], 3, 2, 1)
         await asyncio.gather(*waiting)
-        assert order[1:] == ["a", "b"]
+        assert sorted(order[1:]) == ["a", "b"]
 
 
 @pytest.mark.usefixtures("no_turns")
@@ -388,7 +388,7 @@ async def test_one_does_not_overtake_a_call_of_its_task_that_a_full_queue_keeps_
         async def both() -> None:
             await asyncio.gather(pool.run(slow, order, "a"), pool.run(quick, order, "b"))
 
-        async with busy(pool) as gate:
+        async with busy(pool, 1) as gate:
             calls = [await begin(pool, slow, order, "x"), asyncio.ensure_future(both())]
             await turns()
             assert order == []
