@@ -222,8 +222,8 @@ class ExecutorCore:
                 lane = mailbox.lane = LaneCore(pool, pool.ceiling, True, True, max_wait=-1.0)
         known: Any = None
         # A call that finds an idle worker is not measured, and goes first.
-        first = pool.short_room > 0 and (lane is None or (lane.limit > 1 and not lane.first))
-        if first and (pool.queue or pool.short or not pool.parked or pool.headcount > pool.limit):
+        may_lead = pool.short_room > 0 and (lane is None or (lane.limit > 1 and not lane.first))
+        if may_lead and (pool.queue or pool.short or not pool.parked or pool.headcount > pool.limit):
             known = pool.functions.of(fn, args)
         if context is None and pool.contextual:
             context = copy_context()
@@ -242,7 +242,7 @@ class ExecutorCore:
         call._rings = mailbox.rings
         if scope is not None:
             call.limit(scope)
-        call._short = first
+        call._short = may_lead
         if known is not None:
             call._known = known
             task = mailbox.task()

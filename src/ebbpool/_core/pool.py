@@ -421,8 +421,13 @@ class Pool:
         """Under the mutex: take a held call from the seekers, if it is there."""
         if call in self.seekers:
             del self.seekers[call]
-            if call._known is not None:
-                self._count(call, -1)
+            self._leave_line(call)
+
+    def _leave_line(self, call: FutureCore) -> None:
+        """Under the mutex: count off a call that ends before its turn, if it is measured."""
+        if call._known is not None:
+            self._count(call, -1)
+            self._untry(call)
 
     @cython.locals(known=Known)
     def _untry(self, call: FutureCore) -> None:
@@ -442,8 +447,15 @@ class Pool:
             # One that is not measured may be of the same task. The next look moves this one up.
             known.short = False
             return False
-        first: bool = known.short or (known.ended == 0.0 and not known.tried)
-        return first and call._task not in self.behind
+        return self._may_lead(call)
+
+    @cython.locals(known=Known)
+    def _may_lead(self, call: FutureCore) -> bool:
+        """Under the mutex: return whether a measured call may go ahead, by what was known at the last look."""
+        known: Any = call._known
+        if call._task in self.behind:
+            return False
+        return known.short or (known.ended == 0.0 and not known.tried)
 
     @cython.locals(oldest=FutureCore)
     def _owes(self) -> bool:
@@ -492,9 +504,7 @@ class Pool:
                 if not future._held:
                     self.queue.append(future)
                 continue
-            future._short = future._task not in self.behind and (
-                known.short or (known.ended == 0.0 and not known.tried)
-            )
+            future._short = self._may_lead(future)
             if future._short:
                 known.tried = True
                 if future._held:
@@ -914,9 +924,7 @@ class Pool:
             if future in line:
                 line.remove(future)
                 break
-        if future._known is not None:
-            self._count(future, -1)
-            self._untry(future)
+        self._leave_line(future)
         future._held = True
         if future._lane is not None:
             future._lane.leave()
@@ -1078,9 +1086,7 @@ class Pool:
                 self._give_up_place(future)
         else:
             self.dead += 1
-            if future._known is not None:
-                self._count(future, -1)
-                self._untry(future)
+            self._leave_line(future)
             if lane is not None:
                 lane.leave()
                 self._admit(lane)

@@ -90,6 +90,8 @@ cdef class Pool:
     @cython.locals(left=Py_ssize_t)
     cdef _hold_others(self, FutureCore call, Py_ssize_t count)
     cdef _give_up_place(self, FutureCore call)
+    cdef bint _may_lead(self, FutureCore call) except -1
+    cdef _leave_line(self, FutureCore call)
     cdef _count(self, FutureCore call, Py_ssize_t count)
     cdef _untry(self, FutureCore call)
     cdef bint _goes_first(self, FutureCore call) except -1
