@@ -10,14 +10,12 @@ import struct
 import threading
 import time
 from contextlib import suppress
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
 
 from distributed import Event, get_worker
 
 TIMEOUT = 30.0
-REQUEST: ContextVar[str] = ContextVar("REQUEST", default="none")
 
 
 def add(left: int, right: int = 1) -> int:
@@ -26,10 +24,6 @@ def add(left: int, right: int = 1) -> int:
 
 def given(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return args, kwargs
-
-
-def request() -> str:
-    return REQUEST.get()
 
 
 def wait_at(name: str, data: bytes = b"") -> str:

@@ -71,7 +71,7 @@ class World:
 
     def tell(self, event: str, *about: object) -> World:
         """Tell the watchdog of an event, and have it decide."""
-        timeless = event in ("reload", "change", "stop", "abort")
+        timeless = event in ("reload", "stop", "abort")
         getattr(self.dog, event)(*about, *([] if timeless else [self.now]))
         if event != "tick":
             self.dog.tick(self.now)

@@ -104,7 +104,7 @@ def _run(options: argparse.Namespace) -> int:
     options_of_python: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # not in typeshed
     command = [sys.executable, *options_of_python, *(["-m", *module] if module else script)]
     if sys.platform == "win32":
-        # There, the other process would run beside whoever waits for this one.
+        # There, the other process would run beside the one that waits for this one.
         return subprocess.call(command)
     os.execv(sys.executable, command)
 
