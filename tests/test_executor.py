@@ -201,7 +201,7 @@ def test_at_most_one_woken_worker_is_on_its_way() -> None:
             on_their_way = []
             for _ in range(8):
                 pool.submit(int)
-                on_their_way.append(seams.engine_of(pool).roused)
+                on_their_way.append(seams.engine_of(pool).staff.on_their_way())
             assert max(on_their_way) <= 1
             assert pool.wait_idle(TIMEOUT)
 

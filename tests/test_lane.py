@@ -116,7 +116,7 @@ def test_cancelled_tasks_do_not_pile_up_in_a_lane(lane: Lane, gate: Gate) -> Non
     assert lane.stats().queued == 0
     assert sum(thing() is not None for thing in things) == 0
     assert len(lane.core.pool.waiting(lane.core)) == 0
-    assert lane.core.dead < 200
+    assert lane.core.backlog.dead < 200
 
 
 def test_a_failing_task_gives_its_turn_to_the_next(lane: Lane) -> None:

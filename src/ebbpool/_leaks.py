@@ -67,7 +67,9 @@ class Leaks:
         return [
             crew
             for crew in lifecycle.live()
-            if not (crew.pool.closed and crew.pool.headcount == 0) and crew not in self._spared and crew not in others
+            if not (crew.pool.closed and crew.pool.staff.headcount == 0)
+            and crew not in self._spared
+            and crew not in others
         ]
 
 

@@ -147,7 +147,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         prefix = thread_name_prefix or ""
         self._crew = Crew(prefix, initializer, arguments, finalizer, bool(daemon), leave, stack, **warnings)
         self._pool = self._crew.pool
-        self._pool.short_first = bool(short_first)
+        self._pool.staff.short_first = bool(short_first)
         if propagate_context:
             self._pool.carry_context()
         self._apply(settings)

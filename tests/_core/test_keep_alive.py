@@ -82,7 +82,7 @@ class LyingLock:
         self.lock = lock
         self.before_the_lie = before_the_lie
         self.lies = 0
-        self.release = lock.release
+        self.release, self.locked = lock.release, lock.locked
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if timeout >= 0 and not self.lies:
@@ -105,7 +105,7 @@ def test_a_worker_that_is_woken_just_as_its_keep_alive_ends_takes_the_task(monke
 
     with AdaptiveExecutor(1, keep_alive=LONG) as pool:
         with monkeypatch.context() as patch:
-            patch.setattr(seams.running_part("worker"), "allocate_lock", lying)
+            patch.setattr(seams.running_part("staff"), "allocate_lock", lying)
             pool.submit(int)
             eventually(lambda: futures)
         worker = futures[0].result(TIMEOUT)

@@ -90,28 +90,23 @@ def test_many_blocked_submitters_all_get_through_and_the_bound_holds() -> None:
     assert max(lengths) <= 3 + 1
 
 
-@pytest.mark.parametrize("comes", [True, False])
-def test_a_place_is_kept_until_the_submitter_comes_for_it_or_gives_up(comes: bool) -> None:
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_place_goes_to_the_submitter_that_has_waited_longest_and_has_not_given_up(waits: bool) -> None:
     order: list[str] = []
     with AdaptiveExecutor(max_workers=1, max_queue=1) as pool, Gate() as gate:
         queued = fill(pool, gate, workers=1, queued=1)[1]
         first = BlockedSubmitter(pool, order.append, "first")
         second = BlockedSubmitter(pool, order.append, "second")
+        if not waits:
+            first.give_up()
         assert queued.cancel()
-        assert first.let_in(TIMEOUT)
-        assert not second.let_in(0)
-        if comes:
-            first.come()
-            assert pool.stats().queued == 1
-            gate.open()
-        else:
-            first.give_up()
-            first.give_up()
-        assert second.let_in(TIMEOUT)
-        last = second.come()
+        assert first.let_in(0) == waits
+        assert second.let_in(0) == (not waits)
+        assert pool.stats().queued == 1
         gate.open()
-        last.result(TIMEOUT)
-    assert order == ["first", "second"][not comes :]
+        assert second.let_in(TIMEOUT if waits else 0) == waits
+        second.future.result(TIMEOUT)
+    assert order == ["first", "second"][not waits :]
 
 
 @pytest.mark.parametrize("max_queue", [0, 1, 2])
@@ -278,8 +273,7 @@ def test_taking_back_lets_others_in() -> None:
         blocked = BlockedSubmitter(pool, int)
         assert pool._work_queue.get_nowait().future is first
         assert blocked.let_in(TIMEOUT)
-        future = blocked.come()
-        assert pool._work_queue.get_nowait().future is future
+        assert pool._work_queue.get_nowait().future is blocked.future
 
 
 def test_a_task_that_a_worker_is_about_to_take_does_not_count() -> None:

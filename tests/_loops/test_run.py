@@ -177,7 +177,7 @@ class Full:
 def blocked_submitter(pool: AdaptiveExecutor, fn: Callable[..., Any], *args: Any) -> Background:
     """Do what `submit` does that finds the queue full; it stands in line when this returns."""
     submitter = BlockedSubmitter(pool, fn, *args)
-    return Background(lambda: submitter.let_in(TIMEOUT) and submitter.come())
+    return Background(lambda: submitter.let_in(TIMEOUT) and submitter.future)
 
 
 @on_every_loop

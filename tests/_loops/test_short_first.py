@@ -61,7 +61,7 @@ async def look_ahead(pool: AdaptiveExecutor, seconds: float = 1.0) -> None:
     looked = threading.Event()
 
     def look() -> None:
-        seams.engine_of(pool).snapshot(time.monotonic() + seconds)
+        seams.engine_of(pool).look(time.monotonic() + seconds)
         looked.set()
 
     seams.in_timekeeper(look)

@@ -146,7 +146,7 @@ def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:
 
         eventually(is_closed, "the executor is collected")
         assert source.read()["forgotten"]["ebbpool.task.completions", "", "completed"] == 0
-    eventually(lambda: engine.headcount == 0)
+    eventually(lambda: engine.staff.headcount == 0)
     assert source.read()["forgotten"]["ebbpool.task.completions", "", "completed"] == 1
 
 

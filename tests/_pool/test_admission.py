@@ -290,7 +290,7 @@ def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool
         assert seams.look_at(pool, 1000.3, 1.3) == rules.HELD_TICK, "a look takes the GIL from those that compute"
         pool.resize(max_queue=0)
         seams.look_at(pool, 1000.4, 1.4)
-        assert seams.engine_of(pool).allowed == seams.ALL, "its tasks must not wait"
+        assert seams.engine_of(pool).staff.allowed == seams.ALL, "its tasks must not wait"
 
 
 def test_others_have_the_gil_sooner_while_tasks_keep_it_and_are_held_back(spell: Spell) -> None:
@@ -409,7 +409,7 @@ def test_many_that_run_are_looked_at_though_no_task_waits() -> None:
         assert seams.look_at(pool, 1000.1, 1.2) == rules.CEILING_TICK
         pool.submit(gate)
         assert watch.call_count == 2, "once a task waits it is called all the same"
-        assert seams.engine_of(pool).allowed == 1
+        assert seams.engine_of(pool).staff.allowed == 1
 
 
 def test_many_that_sleep_are_left_alone() -> None:
@@ -437,9 +437,9 @@ def test_what_was_found_out_is_kept_for_a_moment() -> None:
         wait_for_idle(pool)
         assert seams.look_at(pool, 1000.0 + 2 * rules.TICK, 1.0) is None
         seams.begin_looks(pool, 1000.0 + rules.MEMORY, 1.0)
-        assert seams.engine_of(pool).allowed == 1
+        assert seams.engine_of(pool).staff.allowed == 1
         seams.begin_looks(pool, 1000.0 + 3 * rules.TICK + rules.MEMORY, 1.0)
-        assert seams.engine_of(pool).allowed == seams.ALL
+        assert seams.engine_of(pool).staff.allowed == seams.ALL
 
 
 # Under overload: as few as end soon, and all of them where each one counts.
@@ -535,9 +535,9 @@ def test_a_standing_queue_holds_workers_back_and_its_end_lets_all_work(pool: Ada
         now = monotonic()
         seams.begin_looks(pool, now, 1.0)
         seams.look_at(pool, now + 0.2, 1.1)
-        assert seams.engine_of(pool).allowed == seams.ALL, "late, and not for long enough"
+        assert seams.engine_of(pool).staff.allowed == seams.ALL, "late, and not for long enough"
         seams.look_at(pool, now + 0.4, 1.2)
-        assert seams.engine_of(pool).allowed == 2
+        assert seams.engine_of(pool).staff.allowed == 2
         assert "tasks wait for one another: 2 may run at a time" in pool.stats().last_decision
         assert not waiting.done()
     waiting.result()
@@ -546,5 +546,5 @@ def test_a_standing_queue_holds_workers_back_and_its_end_lets_all_work(pool: Ada
         patient.submit(gate)
         assert gate.nobody_begins()
         seams.look_at(pool, now, 1.3)
-        assert seams.engine_of(pool).allowed == seams.ALL
+        assert seams.engine_of(pool).staff.allowed == seams.ALL
         gate.await_begun()

@@ -267,14 +267,14 @@ FORKS: dict[str, tuple[Any, ...]] = {
                 begun.clear()
                 futures = [pool.submit(wait, 20), pool.submit(int)]
                 assert begun.wait(10)
-                print(seams.engine_of(pool).max_workers, futures[1].done())
+                print(seams.engine_of(pool).staff.off, futures[1].done())
                 gate.set()
                 print(futures[1].result(10))
             print(in_child(check))
             gate.set()
             print(lifting.result(10))
         """,
-        ["1 False", "0", "0", "True"],
+        ["0 False", "0", "0", "True"],
     ),
     "a child that ends like any interpreter": (
         # The parent's workers are not there to be joined, the child's are.
@@ -331,13 +331,14 @@ FORKS: dict[str, tuple[Any, ...]] = {
             assert pool.wait_idle(10)
             inside, go = threading.Event(), threading.Event()
             engine = seams.engine_of(pool)
-            dequeue = engine.dequeue
+            queue = engine.backlog.queue
+            popleft = queue.popleft
             def slow():
-                taken = dequeue()
+                taken = popleft()
                 inside.set()
                 assert go.wait(20)
                 return taken
-            engine.dequeue = slow
+            queue.popleft = slow
             future = lane.submit(pow, 2, 4)
             assert inside.wait(10)
             assert engine.mutex.acquire(False) is False
@@ -363,7 +364,7 @@ FORKS: dict[str, tuple[Any, ...]] = {
                 print(sorted(call.result(10) for call in [pool.submit(barrier.wait, 10) for _ in range(2)]))
                 pool.shutdown(timeout=10)
             print(in_child(check))
-            engine.dequeue = dequeue
+            queue.popleft = popleft
             go.set()
             print(future.result(10))
         """,

@@ -81,8 +81,8 @@ def test_a_start_that_fails_gives_back_its_place(
         with monkeypatch.context() as patch, pytest.raises(error):
             break_step(patch, pool, step, error())
             pool.submit(ran.append, "refused")
-        stats, engine = pool.stats(), seams.engine_of(pool)
-        assert (stats.workers, stats.queued, stats.started, engine.headcount, engine.starting) == (0, 0, 0, 0, 0)
+        stats, staff = pool.stats(), seams.engine_of(pool).staff
+        assert (stats.workers, stats.queued, stats.started, staff.headcount, staff.unborn) == (0, 0, 0, 0, 0)
         assert pool.submit(ran.append, "accepted").result(TIMEOUT) is None
         wait_for_idle(pool)
         assert ran == ["accepted"]
@@ -127,7 +127,7 @@ def test_a_start_that_is_interrupted_when_the_thread_works_leaves_the_worker(mon
 
             def start(thread: threading.Thread) -> None:
                 began(thread)
-                eventually(lambda: seams.engine_of(pool).starting == 0, "the worker has come to the queue")
+                eventually(lambda: seams.engine_of(pool).staff.on_their_way() == 0, "the worker has come to the queue")
 
             interrupt_after(patch, start)
             pool.submit(int)
@@ -174,7 +174,7 @@ def test_submitting_at_the_end_of_the_stack_loses_nothing(settings: dict[str, An
                 assert future.result(TIMEOUT) == 8
             assert pool.submit(int).result(TIMEOUT) == 0, depth
             assert pool.wait_idle(TIMEOUT), depth
-            assert seams.engine_of(pool).headcount == pool.stats().workers, depth
+            assert seams.engine_of(pool).staff.headcount == pool.stats().workers, depth
     assert taken and refused
 
 
@@ -316,7 +316,7 @@ def test_no_task_of_a_lane_or_in_line_is_left_undone(ends: dict[str, bool] | Non
         for _ in range(5):
             # It waits for room without holding up this thread, as a call from a loop does.
             futures.append(pool.hold_back(int, (), None))
-            seams.engine_of(pool).push(futures[-1], False, None, True)
+            seams.engine_of(pool).push(futures[-1], False, True)
 
     with stranded(pool, submit, give_up):
         if ends is not None:

@@ -39,7 +39,7 @@ SETTINGS: dict[str, tuple[ModuleType, str]] = {
     "crew": (crew, "CREW"),
     "give_up": (crew, "GIVE_UP"),
     "wait_for_timekeeper": (crew, "PATIENCE"),
-    "overtaken": (importlib.import_module(accel.Pool.__module__), "OVERTAKEN"),
+    "overtaken": (importlib.import_module(accel.Pool.__module__.replace("_core.pool", "_core.backlog")), "OVERTAKEN"),
     "wait_for_warnings": (lifecycle, "PATIENCE"),
     "quick": (items, "QUICK"),
 }
@@ -91,76 +91,101 @@ def lift(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
 
 def known_of(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
     """Return what a pool knows of how long the calls of a function take."""
-    return pool._pool.functions.of(fn, args)
+    return pool._pool.backlog.functions.of(fn, args)
 
 
 def know(pool: Any, fn: Callable[..., Any], seconds: float, calls: int = 1) -> None:
     """Let a pool know that so many calls of a function took so long."""
-    functions, known = pool._pool.functions, known_of(pool, fn)
+    functions, known = pool._pool.backlog.functions, known_of(pool, fn)
     for _ in range(calls):
         functions.begin(known, 0.0)
         functions.end(known, 0.0, seconds)
 
 
-def check(pool: Any) -> None:
-    """Assert that the counts of a plain pool are the sums of what it has; under its mutex."""
+def check(pool: Any, visit: bool = True) -> None:
+    """Assert that the counts of a plain pool are the sums of what it has; under its mutex, at the end of a `visit`."""
     engine = sys.modules[type(pool).__module__]
-    queued = [future for line in (pool.front, pool.short, pool.queue) for future in line]
-    pending = [future for future in queued if future._code == engine.PENDING]
-    current = [worker.current for worker in pool.workers if worker.current is not None]
-    held = [each for each in pool.seekers if isinstance(each, engine.FutureCore)]
-    measured = [future for future in [*pending, *held] if future._known is not None]
+    staff, backlog, workers = pool.staff, pool.backlog, pool.staff.workers
+    lines = [backlog.lent, backlog.front, backlog.short, backlog.queue]
+    queued = [task for line in lines for task in line.tasks]
+    pending = [task for task in queued if task._code == engine.PENDING]
+    current = [worker.current for worker in workers if worker.current is not None]
+    held = [task for task in pool.room.tasks if task._code == engine.PENDING]
+    measured = [task for task in [*pending, *held] if task._known is not None]
+    lanes = {task._lane for task in [*queued, *current] if task._lane is not None}
 
-    def workers(has: Callable[[Any], object]) -> int:
-        return sum(map(bool, map(has, pool.workers)))
-
-    def sums(name: str, ought: object, told: object = None) -> None:
-        told = getattr(pool, name) if told is None else told
+    def sums(name: str, told: object, ought: object) -> None:
         assert told == ought, f"{name} is {told}, and ought to be {ought}"
 
-    # Some places may be reserved for workers that are not among them yet.
-    sums("headcount", len(pool.workers) + pool.starting - workers(lambda each: each.starting))
-    assert pool.starting >= workers(lambda each: each.starting)
-    sums("roused", workers(lambda each: each.fresh and not each.starting))
-    sums("parked", {each for each in pool.workers if each.parked}, set(pool.parked))
-    sums("searching", True, not workers(lambda each: each.searching) or pool.searching)
-    sums("searching", True, not pool.searching or pool.headcount > len(pool.workers) or workers(lambda w: w.searching))
-    sums("blocked", workers(lambda each: each.waits))
-    sums("written_off", workers(lambda each: each.written_off))
-    assert pool.written_off <= (pool.ceiling if pool.ceiling > 1 else 0)
-    sums("ahead", workers(lambda each: each.ahead))
-    sums("shorts", workers(lambda each: each.short and not each.waits))
-    for worker in pool.workers:
-        noted = worker.ahead or worker.short or worker.written_off or worker.known is not None
-        assert not noted or (worker.noted and worker.current is not None)
-    lent = sum(engine._is_lent(each) for each in pending)
-    lent += workers(lambda each: each.current is not None and engine._is_lent(each.current) and not each.waits)
-    sums("max_workers", pool.ceiling + lent)
-    sums("limit", min(pool.allowed, pool.max_workers))
-    sums("short_room", max(1, pool.ceiling // engine.SHORT_ROOM) if pool.short_first and pool.ceiling > 1 else 0)
-    sums("dead", len(queued) - len(pending))
-    sums("mixed", True, pool.mixed or not (pool.front or pool.short or set(measured) - set(held)))
-    sums("measured", {each._known for each in measured})
-    for known in pool.measured | {worker.known for worker in pool.workers if worker.known is not None}:
-        sums(f"{known.name}: waiting", sum(each._known is known for each in measured), known.waiting)
-        running = [worker for worker in pool.workers if worker.known is known]
-        sums(f"{known.name}: running", len(running), known.running)
+    # Workers by state. Some places may be for workers that are not among them yet.
+    counts = [sum(worker.state == state for worker in workers) for state in range(engine.GONE)]
+    unseen = staff.headcount - len(workers)
+    assert unseen >= staff.unborn >= 0, (unseen, staff.unborn)
+    counts[engine.STARTING] += unseen
+    sums("counts", staff.counts[: engine.GONE], counts)
+    sums("parked", set(staff.parked), {worker for worker in workers if worker.state == engine.PARKED})
+    sums("off", staff.off, sum(counts[engine.LENT :]))
+    sums("written off", staff.written_off, sum(worker.kind in (engine.LONG, engine.LEFT) for worker in workers))
+    assert staff.written_off <= (staff.ceiling if staff.ceiling > 1 else 0)
+    for worker in workers:
+        idle = worker.state in (engine.STARTING, engine.COMING, engine.PARKED)
+        assert idle == (worker.current is None), worker.state
+        assert idle or worker.state == (engine.BLOCKED if worker.waits else worker.kind), (worker.state, worker.kind)
+        assert worker.known is None or worker.current is not None
+    sums("limit", staff.limit, min(staff.allowed, staff.ceiling))
+    many = staff.short_first and staff.ceiling > 1
+    sums("short_room", staff.short_room, max(1, staff.ceiling // staff_of(pool).SHORT_ROOM) if many else 0)
+    # Tasks by where they wait.
+    for line in [*lines, pool.room, *[lane.backlog for lane in lanes]]:
+        sums("dead", line.dead, sum(task._code != engine.PENDING for task in line.tasks))
+        assert all(task._line is line for task in line.tasks)
+    assert set(pool.submitters) <= set(held)
+    timed = [*pending, *held, *[task for lane in lanes for task in lane.backlog.tasks if task._code == engine.PENDING]]
+    limited = {task for task in timed if task._latest and task not in pool.submitters}
+    sums("times", {entry[2] for entry in backlog.times} - {None}, limited)
+    sums("gone", backlog.gone, sum(entry[2] is None for entry in backlog.times))
+    # Measured calls.
+    sums("measured", backlog.measured, {task._known for task in measured})
+    for known in backlog.measured | {worker.known for worker in workers if worker.known is not None}:
+        sums(f"{known.name}: waiting", known.waiting, sum(task._known is known for task in measured))
+        running = [worker for worker in workers if worker.known is known]
+        sums(f"{known.name}: running", known.running, len(running))
         if not known.ended:
-            tried = sum(worker.ahead for worker in running) + sum(
-                each._known is known and each._short for each in pending
-            )
-            sums(f"{known.name}, of which nothing is known: taken for short", tried, int(known.tried))
-    sums("all: running", workers(lambda each: each.known is not None), pool.functions.all.running)
-    for line, short in ((pool.short, True), (pool.queue, False)):
-        assert all(each._known is None or each._short is short for each in line if each._code == engine.PENDING)
-    assert all(each._known is not None for each in pool.short if each._code == engine.PENDING)
-    waiting = [each for each in [*pool.queue, *held] if each._code == engine.PENDING]
-    behind = Counter(each._task for each in waiting if each._known and each._task)
-    sums("behind", behind)
-    for lane in {each._lane for each in [*queued, *current] if each._lane is not None}:
-        inside = sum(each._lane is lane for each in [*pending, *current])
-        sums(f"lane {lane.name}: admitted", inside, lane.admitted)
-        assert not len(lane.backlog) - lane.dead or lane.admitted >= lane.limit, f"lane {lane.name} admits nobody"
+            tried = sum(worker.current._short for worker in running)
+            tried += sum(task._known is known and task._short for task in pending)
+            sums(f"{known.name}, of which nothing is known: taken for short", int(known.tried), tried)
+    sums("all: running", backlog.functions.all.running, sum(worker.known is not None for worker in workers))
+    for line, short in ((backlog.short, True), (backlog.queue, False)):
+        assert all(task._known is None or task._short is short for task in line.tasks if task._code == engine.PENDING)
+    waiting = [task for task in [*backlog.queue.tasks, *held] if task._code == engine.PENDING]
+    others = [*backlog.lent.tasks, *backlog.front.tasks, *backlog.short.tasks, *backlog.measured]
+    assert backlog.mixed or not (others or backlog.newest or pool.room.tasks), "not all wait in one line"
+    sums("behind", backlog.behind, Counter(task._task for task in waiting if task._known and task._task))
+    for lane in lanes:
+        inside = sum(task._lane is lane for task in [*pending, *current])
+        sums(f"lane {lane.name}: admitted", lane.admitted, inside)
+        assert not lane.backlog.live() or lane.admitted >= lane.limit, f"lane {lane.name} admits nobody"
+    if visit:
+        check_balance(pool)
+
+
+def check_balance(pool: Any) -> None:
+    """Assert that a visit has left nothing to be done that nobody is about to do."""
+    engine, staff, backlog = sys.modules[type(pool).__module__], pool.staff, pool.backlog
+    waiting = backlog.waiting()
+    assert not pool.room.live() or pool._refusal(False) == "full", "somebody waits beside an empty place"
+    assert not (pool.idlers and not waiting and staff.headcount == staff.counts[engine.PARKED]), "nobody tells idlers"
+    assert not staff.parked or staff.active() <= pool._most() + staff.short_room, "some should leave"
+    assert not (staff.parked and pool.closed and not waiting), "all should leave"
+    if not staff.counts[engine.COMING]:
+        assert not (waiting and staff.parked and pool._has_room(1)), "a worker should be woken"
+        assert not (waiting or pool.room.live()) or pool.next_look <= pool.clock + engine.HORIZON, "nobody looks"
+    assert pool.next_look <= max(backlog.soonest(), pool.clock), "the timekeeper should look for late ones"
+
+
+def staff_of(pool: Any) -> ModuleType:
+    """Return the module of a pool's workers."""
+    return sys.modules[type(pool.staff).__module__]
 
 
 def add_up(pool: Any) -> None:
@@ -204,22 +229,23 @@ class CheckedMutex:
 
     def _see(self, pool: Any) -> None:
         """Note which tasks have been taken, by workers that had a place for them, and who has been started."""
-        in_hand = {worker: worker.current for worker in pool.workers if worker.current is not None}
+        engine, staff = sys.modules[type(pool).__module__], pool.staff
+        in_hand = {worker: worker.current for worker in staff.workers if worker.current is not None}
         before, self._in_hand = self._in_hand, in_hand
         for worker, future in in_hand.items():
             if before.get(worker) is not future:
                 self.taken.append((future._fn, future._args))
-                if worker.short:
+                if worker.state == engine.SHORT:
                     assert future._short, "a call that is not short has a thread of theirs"
-                    assert pool.shorts <= (1 if pool.allowed < pool.ceiling else pool.short_room)
-                elif future._lane is None or not future._lane.lifts_ceiling:
-                    ordinary = [each for each in in_hand if not (each.short or each.waits)]
-                    assert len(ordinary) <= pool.limit, "a task has no place"
-        headcount, self._headcount = self._headcount, pool.headcount
-        if pool.headcount > max(headcount, pool.max_workers + pool.blocked) and not pool._lends():
-            assert pool.short and pool.headcount <= pool.max_workers + pool.blocked + pool.short_room, (
-                "too many threads"
-            )
+                    room = 1 if staff.allowed < staff.ceiling else staff.short_room
+                    assert staff.counts[engine.SHORT] <= room
+                elif worker.state != engine.LENT:
+                    ordinary = staff.counts[engine.WORKING] + staff.counts[engine.AHEAD]
+                    assert ordinary <= staff.limit, "a task has no place"
+        headcount, self._headcount = self._headcount, staff.headcount
+        # A task that a thread is lent to has one, however many there are.
+        few = staff.headcount <= headcount or pool.backlog.lent.live() > 0 or staff.active() <= pool._most()
+        assert few, f"too many threads: {staff.counts}"
 
     def __enter__(self) -> None:
         self.acquire()
@@ -248,21 +274,17 @@ class BlockedSubmitter:
         self._pool = pool._pool
         self._waiter = allocate_lock()
         self._waiter.acquire()
-        assert self._pool.seek(self._waiter, False)
-        self._future = pool.hold_back(fn, args, None)
+        self.future = pool.hold_back(fn, args, None)
+        self.future._executor = None
+        assert self._pool.push(self.future, False, True, self._waiter) is None
 
     def let_in(self, timeout: float) -> bool:
         """Wait until there is room."""
         return self._waiter.acquire(timeout=timeout)
 
-    def come(self) -> Any:
-        """Take the place that is kept, and return the future."""
-        assert self._pool.push(self._future, False, self._waiter) is None
-        return self._future
-
     def give_up(self) -> None:
         """Leave the line."""
-        self._pool.unseek(self._waiter)
+        assert self._pool.leave_room(self.future)
 
 
 def follow(pool: Any, **rules: Any) -> None:
@@ -291,7 +313,7 @@ def look_at(pool: Any, now: float | None = None, cpu: float = 0.0) -> float | No
     if now is None:
         # In the timekeeper's thread: a look of its own that has read the time before would turn the pool's clock back.
         looked = Event()
-        in_timekeeper(lambda: pool._pool.snapshot(monotonic()))
+        in_timekeeper(lambda: pool._pool.look(monotonic()))
         in_timekeeper(looked.set)
         assert looked.wait(10.0), "the timekeeper does not come"
         return None
@@ -303,7 +325,7 @@ def look_ahead(pool: Any, seconds: float) -> None:
     """Have the timekeeper look at a pool as if so many seconds had passed, and go on to look at it."""
 
     def look() -> None:
-        pool._pool.snapshot(monotonic() + seconds)
+        pool._pool.look(monotonic() + seconds)
         pool._crew.watch()
 
     in_timekeeper(look)

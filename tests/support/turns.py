@@ -112,12 +112,8 @@ class TurnsModel(RuleBasedStateMachine):
         if self.mutex is None:
             return True
         with self.mutex:
-            waiting, short = engine._waiting() > 0, any(each._code == 0 for each in engine.short)
-            room = 1 if engine.allowed < engine.ceiling else engine.short_room
-            place = engine._engaged() - engine.shorts < engine.limit or engine._lends()
-            most = engine.max_workers + (engine.short_room if short else 0)
-            worker = engine.parked or engine._lends() or engine.headcount - engine.blocked < most
-            return not (waiting and worker and (place or (short and engine.shorts < room)))
+            waiting, staff = engine.backlog.waiting(), engine.staff
+            return not (waiting and (staff.parked or engine._needs_worker()) and engine._has_room(1))
 
     @rule(tasks=st.lists(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4), min_size=1, max_size=5), where=WHERE)
     def call(self, tasks: list[list[str]], where: str) -> None:
@@ -173,7 +169,7 @@ class TurnsModel(RuleBasedStateMachine):
 
     @rule(max_workers=st.sampled_from([1, 2, 3, 5, 33]), allowed=st.sampled_from([1, 2, seams.ALL, seams.ALL]))
     def resize(self, max_workers: int, allowed: int) -> None:
-        self.ones = self.ones and (max_workers == 1 or not self.engine.short_first)
+        self.ones = self.ones and (max_workers == 1 or not self.engine.staff.short_first)
         self.pool.resize(max_workers=max_workers)
         self.engine.admit(allowed)
         self.turn()
@@ -234,4 +230,4 @@ class TurnsModel(RuleBasedStateMachine):
         assert stats.submitted == stats.completed + stats.failed + stats.cancelled, stats
         assert (stats.failed, stats.workers) == (0, 0), stats
         if self.mutex is not None:
-            assert not (self.engine.ahead or self.engine.shorts or self.engine.measured or self.engine.behind)
+            assert not (self.engine.backlog.measured or self.engine.backlog.behind)

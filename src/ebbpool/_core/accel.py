@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, TypeVar
 from ebbpool._interpreter import PURE
 
 if TYPE_CHECKING or PURE:
-    from ebbpool._core import executor_core, future, lane, loop_calls, pool, timers, worker
+    from ebbpool._core import executor_core, future, loop_calls, pool, staff, task, timers, worker
 else:
     try:
         from ebbpool._core import executor_core_c as executor_core
         from ebbpool._core import future_c as future
-        from ebbpool._core import lane_c as lane
         from ebbpool._core import loop_calls_c as loop_calls
         from ebbpool._core import pool_c as pool
+        from ebbpool._core import staff_c as staff
+        from ebbpool._core import task_c as task
         from ebbpool._core import timers_c as timers
         from ebbpool._core import worker_c as worker
     except ImportError:
-        from ebbpool._core import executor_core, future, lane, loop_calls, pool, timers, worker
+        from ebbpool._core import executor_core, future, loop_calls, pool, staff, task, timers, worker
 
 COMPILED = future.COMPILED
 """Whether the compiled core runs."""
@@ -45,12 +46,12 @@ if TYPE_CHECKING:
 else:
     Future = future.Future
 
-ALL = pool.ALL
+ALL = staff.ALL
 Alarms = timers.Alarms
 ExecutorCore = executor_core.ExecutorCore
 KeeperCore = timers.KeeperCore
 LAGS = loop_calls.LAGS
-LaneCore = lane.LaneCore
+LaneCore = task.LaneCore
 LoopCall = loop_calls.LoopCall
 Mailbox = loop_calls.Mailbox
 Pool = pool.Pool
@@ -59,7 +60,7 @@ SPELL = loop_calls.SPELL
 SPELLS = loop_calls.SPELLS
 Snapshot = pool.Snapshot
 Timers = timers.Timers
-Worker = worker.Worker
+Worker = staff.Worker
 connect = executor_core.connect
 current_scope = worker.current_scope
 instrumented = executor_core.instrumented
@@ -67,3 +68,5 @@ orphans = pool.orphans
 perform = worker.perform
 relay_by = future.relay_by
 wait_counted = pool.Pool.wait_counted
+make_call = getattr(worker, "make_call", worker.work)
+work = worker.work

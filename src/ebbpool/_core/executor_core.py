@@ -18,11 +18,12 @@ if not TYPE_CHECKING and cython.compiled:
 if not cython.compiled:
     # For compiled code executor_core_c.pxd declares these.
     from ebbpool._core.future import _EMPTY, _NOBODY, FutureCore, _bare, _Future
-    from ebbpool._core.lane import LaneCore
     from ebbpool._core.loop_calls import LoopCall, Mailbox
-    from ebbpool._core.pool import Pool
-    from ebbpool._core.uncompiled import PENDING, blank, breathe, has_code, identity
-    from ebbpool._core.worker import Probe, gap
+    from ebbpool._core.pool import HORIZON, Pool
+    from ebbpool._core.staff import Staff
+    from ebbpool._core.task import LaneCore, Line
+    from ebbpool._core.uncompiled import COMING, PENDING, blank, breathe, has_code, identity
+    from ebbpool._core.worker import Probe
 
 _Standard = thread.ThreadPoolExecutor
 _own: Any = _Standard.submit
@@ -45,9 +46,9 @@ def instrumented() -> bool:
 
 def _measured(pool: Pool, fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return what to call in place of `fn`, so that `record` is told of it; begin to count to the next such call."""
-    pool.skip = gap(pool.every)
+    pool.wrapping.skip_some()
     with pool.mutex:
-        record = pool.record
+        record = pool.wrapping.record
     return fn if record is None else Probe(fn, record)
 
 
@@ -65,7 +66,9 @@ class ExecutorCore:
         _refused: Callable[[Any, str | None, bool], None]
 
     @cython.nonecheck(False)
-    @cython.locals(pool=Pool, future=FutureCore)
+    @cython.locals(
+        pool=Pool, future=FutureCore, staff=Staff, queue=Line, special=cython.bint, actions=cython.Py_ssize_t
+    )
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Queue `fn(*args, **kwargs)` and return its `Future`; any thread may call this, a task of this pool included.
 
@@ -84,35 +87,39 @@ class ExecutorCore:
         if pool is None:
             raise RuntimeError(f"{type(self).__name__}.__init__() was never called")
         future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(_Future)
-        if cython.compiled or pool.wrapping or not callable(fn):
+        if cython.compiled or pool.wrapping.wraps or not callable(fn):
             self._prepare(future, fn, args, kwargs)
         else:
             # What `_prepare` does, without the cost of a call for each task.
             future._code = PENDING
             future._result = future._exception = future._audience = future._cond = future._observers = None
             future._lane = future._not_run = future._scope = future._executor = future._known = None
-            future._held = False
             future._latest = 0.0
             future._pool = pool
             future._fn = fn
             future._args = args
             future._kwargs = kwargs if kwargs else None
-        future._queued_at = pool.clock
-        errand = None
+        staff: Staff = pool.staff
+        queue: Line = pool.backlog.queue
+        future._line = queue
+        actions = 0
         with pool.mutex:
             special = pool.special
             if not special:
-                pool.enqueue(future)
-                if not pool.searching and (pool.parked or not pool.covered):
-                    try:
-                        errand = pool._arrange()
-                    except BaseException:
-                        pool.queue.remove(future)
-                        raise
                 future._queued_at = pool.clock
-        if errand is not None:
-            pool._run(errand, future)
+                queue.append(future)
+                # Otherwise there is nothing to do: see `Pool._balance`.
+                if not staff.counts[COMING] and (staff.parked or pool.next_look > pool.clock + HORIZON):
+                    try:
+                        actions = pool._balance(False)
+                    except BaseException:
+                        queue.tasks.remove(future)
+                        raise
+                    future._queued_at = pool.clock
+        if actions:
+            pool._perform(actions, future)
         elif special:
+            future._line = None
             refusal = pool.push(future)
             if refusal is not None:
                 self._refused(future, refusal, False)
@@ -193,7 +200,6 @@ class ExecutorCore:
             self._refused(None, "broken" if self._pool.broken else "closed", False)
         future = blank(FutureCore, _Future, _EMPTY) if cython.compiled else _bare(_Future)
         self._prepare(future, fn, args, kwargs)
-        future._held = True
         future._executor = self
         future._audience = _NOBODY
         return future
@@ -218,13 +224,14 @@ class ExecutorCore:
         if lane is None and pool.runs_here():
             # The loop's worker waits for the call, which must not wait for a worker.
             lane = mailbox.lane
-            if lane is None or lane.pool is not pool or lane.limit != pool.ceiling:
-                lane = mailbox.lane = LaneCore(pool, pool.ceiling, True, True, max_wait=-1.0)
+            if lane is None or lane.pool is not pool or lane.limit != pool.staff.ceiling:
+                lane = mailbox.lane = LaneCore(pool, pool.staff.ceiling, True, True, max_wait=-1.0)
         known: Any = None
         # A call that finds an idle worker is not measured, and goes first.
-        may_lead = pool.short_room > 0 and (lane is None or (lane.limit > 1 and not lane.first))
-        if may_lead and (pool.queue or pool.short or not pool.parked or pool.headcount > pool.limit):
-            known = pool.functions.of(fn, args)
+        may_lead = pool.staff.short_room > 0 and (lane is None or (lane.limit > 1 and not lane.first))
+        staff: Staff = pool.staff
+        if may_lead and (pool.backlog.waiting() > 0 or not staff.parked or staff.headcount > staff.limit):
+            known = pool.backlog.functions.of(fn, args)
         if context is None and pool.contextual:
             context = copy_context()
         if not cython.compiled and context is not None and callable(fn):
@@ -264,20 +271,21 @@ class ExecutorCore:
         if cython.compiled:
             breathe()
         pool = self._pool
-        if pool.wrapping:
+        wrapping = pool.wrapping
+        if wrapping.wraps:
             if pool.contextual and type(future) is not LoopCall:
                 if not cython.compiled and kwargs:
                     fn, kwargs = partial(fn, **kwargs), None
                 fn, args = copy_context().run, (fn, *args)
-            if pool.every > 0:
-                pool.skip -= 1
-                if pool.skip < 0:
+            if wrapping.every > 0:
+                wrapping.skip -= 1
+                if wrapping.skip < 0:
                     fn = _measured(pool, fn)
         if not cython.compiled:
             future._code = PENDING
             future._result = future._exception = future._audience = future._cond = future._observers = None
             future._lane = future._not_run = future._scope = future._executor = future._known = None
-            future._held = False
+            future._line = None
             future._latest = 0.0
         future._pool = pool
         future._fn = fn

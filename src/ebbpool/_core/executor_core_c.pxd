@@ -2,11 +2,12 @@
 cimport cython
 from ebbpool._core.future_c cimport FutureCore, _bare, _EMPTY, _Future, _NOBODY, breathe
 from ebbpool._core.known_c cimport Known
-from ebbpool._core.lane_c cimport LaneCore
 from ebbpool._core.loop_calls_c cimport LoopCall, Mailbox
-from ebbpool._core.native_c cimport PENDING, identity
-from ebbpool._core.pool_c cimport Pool
-from ebbpool._core.worker_c cimport Probe, gap
+from ebbpool._core.native_c cimport COMING, PENDING, identity
+from ebbpool._core.pool_c cimport HORIZON, Pool, Wrapping
+from ebbpool._core.staff_c cimport Staff
+from ebbpool._core.task_c cimport LaneCore, Line
+from ebbpool._core.worker_c cimport Probe
 
 cdef extern from *:
     """
@@ -29,9 +30,9 @@ cdef class ExecutorCore:
 
     @cython.locals(future=FutureCore)
     cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs, object scope=*, bint shown=*)
-    @cython.locals(pool=Pool)
+    @cython.locals(pool=Pool, wrapping=Wrapping)
     cdef _prepare(self, FutureCore future, object fn, tuple args, object kwargs)
-    @cython.locals(call=LoopCall, pool=Pool, known=Known, may_lead=bint, first=bint)
+    @cython.locals(call=LoopCall, pool=Pool, known=Known, staff=Staff, may_lead=bint, first=bint)
     cpdef LoopCall offload(self, Mailbox mailbox, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*, object scope=*)
     cdef bint _takes_calls(self) except -1
     cpdef run_in(self, LaneCore lane, object fn, tuple args, object kwargs, object scope=*)

@@ -8,7 +8,6 @@ from _thread import LockType, allocate_lock
 from collections.abc import Callable
 from concurrent.futures import CancelledError, InvalidStateError
 from concurrent.futures._base import LOGGER
-from contextvars import Context
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,13 +17,9 @@ if not TYPE_CHECKING and cython.compiled:
     import cython
 if not cython.compiled:
     # For compiled code future_c.pxd declares these.
+    from ebbpool._core.pool import _ORPHANS, Pool
+    from ebbpool._core.task import Task
     from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, fence, slotted
-
-    if TYPE_CHECKING:
-        from ebbpool._core.known import Known
-        from ebbpool._core.lane import LaneCore
-        from ebbpool._core.pool import Pool
-    _ORPHANS: Pool = None  # type: ignore[assignment]  # pool.py sets it
 
 from ebbpool._core.scope import Scope
 from ebbpool._core.waits import Observers, here, runs_loop
@@ -53,40 +48,23 @@ def relay_by(relayed: Callable[[Any, Any], bool]) -> None:
     _relayed = relayed
 
 
-class FutureCore:
+class FutureCore(Task):
     """State and protocol of a future; a pending one carries its own call. Times are in monotonic seconds."""
-
-    _looped: bool
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled."""
         raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
     def __init__(self) -> None:
+        Task.__init__(self)
         self._pool: Pool = _ORPHANS
-        self._code: int = PENDING
-        self._result: Any = None
-        self._exception: BaseException | None = None
-        self._fn: Callable[..., Any] | None = None
-        self._args: Any = None
-        self._kwargs: Any = None  # True where `_args` is the only argument itself: see `_packed`
         self._audience: list[Any] | None = None
         self._cond: threading.Condition | None = None
         self._observers: Observers | None = None
-        self._lane: LaneCore | None = None
         self._not_run: Callable[[Any], object] | None = None  # is called if the call is not made, or raises
-        self._scope: Scope | None = None
         # Of a delayed call, its executor, which it keeps alive until it is done, and then tells. So an executor's last
         # reference is dropped in a worker, or by who cancels, and never in the timekeeper's thread.
         self._executor: Any = None
-        self._held = False  # whether it is pending and not in the pool's queue
-        self._queued_at = 0.0  # in the pool or, while it is held, in its lane
-        self._latest = 0.0  # when it has to begin at the latest; 0 if there is no limit
-        # Of a `LoopCall` that waits, see `Pool._line_up`: what is known of what it calls, its task's identity (0 for
-        # none), and whether it goes first.
-        self._known: Known | None = None
-        self._task = 0
-        self._short = False
 
     def cancel(self) -> bool:
         """Cancel the call if it has not started; wake waiters and run callbacks in the calling thread.
@@ -123,11 +101,6 @@ class FutureCore:
             if scope is None:
                 scope = self._scope = fresh
         return scope
-
-    def limit(self, scope: Scope) -> None:
-        """Give a call that is not queued yet a limit of its wait, or a deadline."""
-        self._scope = scope
-        self._latest = scope.latest
 
     def _forget(self) -> None:
         """Drop a call that will not be made."""
@@ -228,13 +201,16 @@ class FutureCore:
 
     def set_running_or_notify_cancel(self) -> bool:
         """Mark the future as running; return False if it was cancelled. For executors only."""
+        actions = 0
         with self._pool.mutex:
             started = self._code == PENDING
             if started:
                 if self._pool is not _ORPHANS:
-                    self._pool.bury(self, RUNNING, False)
+                    self._pool.end(self, RUNNING, False)
                 self._code = RUNNING
+                actions = self._pool.settle()
         if started:
+            self._pool.perform(actions)
             return True
         if self._conclude(CANCELLED, CANCELLED, NOTIFIED, None, None):
             return False
@@ -258,16 +234,21 @@ class FutureCore:
         """Move a future whose state lies in first..last to `code`, and tell its audience; return whether it moved."""
         audience = None
         waits = False
+        actions = 0
         with self._pool.mutex:
             condition = self._cond
             if condition is None:
                 waits = self._code == PENDING
                 audience = self._move(first, last, code, value, error)
+                if waits:
+                    actions = self._pool.settle()
         if condition is not None:
             with condition:
                 with self._pool.mutex:
                     waits = self._code == PENDING
                     audience = self._move(first, last, code, value, error)
+                    if waits:
+                        actions = self._pool.settle()
                 if audience is not None:
                     if self._observers is not None and code != CANCELLED:
                         self._observers.tell(self, code == NOTIFIED, error)
@@ -278,6 +259,8 @@ class FutureCore:
         if not_run is not None and (waits or error is not None):
             audience = [*audience, not_run]
         self._tell(audience)
+        if actions:
+            self._pool.perform(actions)
         return True
 
     def _move(self, first: int, last: int, code: int, value: Any, error: BaseException | None) -> list[Any] | None:
@@ -285,7 +268,7 @@ class FutureCore:
         if self._code < first or self._code > last:
             return None
         if self._code == PENDING and self._pool is not _ORPHANS:
-            self._pool.bury(self, code, type(error) is QueueTimeout)
+            self._pool.end(self, code, type(error) is QueueTimeout)
         audience, self._audience = self._audience, None
         if code == FINISHED:
             self._result = value
@@ -295,22 +278,12 @@ class FutureCore:
         self._code = code
         return _NOBODY if audience is None else audience
 
-    def _packed(self) -> Any:
-        """Return the positional arguments as a tuple, or None where there is no call."""
-        # Compiled code keeps a single argument without its tuple: one fewer that the collector counts, and without a
-        # GIL none that one thread makes and another frees.
-        return (self._args,) if self._kwargs is True else self._args
-
     def reject(self, error: BaseException) -> bool:
         """Fail a task that no worker will run, if it is still pending; return whether it was."""
         fails = self._conclude(PENDING, PENDING, FINISHED, None, error)
         if fails:
             self._forget()
         return fails
-
-    def _take_context(self) -> Context | None:
-        """Take from the call the context that compiled code enters for it, if there is one."""
-        return None
 
     def _drop_call(self) -> None:
         """Drop the call of a task that has been made; what it holds may end in any way, but not under the mutex."""
@@ -458,7 +431,6 @@ class FutureCore:
 
 if not cython.compiled:
     FutureCore = slotted(FutureCore)  # type: ignore[misc]  # the same class
-    FutureCore._looped = False
 
 
 # The standard library's Future has plain attributes where FutureCore has properties.

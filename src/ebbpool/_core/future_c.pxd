@@ -1,7 +1,8 @@
 # C types for future.py, which Cython compiles as ebbpool._core.future_c.
 from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, awaited, fence
+from ebbpool._core.pool_c cimport _ORPHANS, Pool
+from ebbpool._core.task_c cimport Task
 
-# Before the imports that form a circle: what the others of the circle import from here. Types are known in any order.
 cdef tuple STATES, DESCRIPTIONS, _EMPTY
 cdef list _NOBODY
 cdef object _here, _Future, _bare, _interpreted, _relayed
@@ -14,22 +15,11 @@ cdef inline int breathe() except -1:
         _interpreted()
     return 0
 
-from ebbpool._core.known_c cimport Known
-from ebbpool._core.lane_c cimport LaneCore
-from ebbpool._core.pool_c cimport _ORPHANS, Pool
 
-
-cdef class FutureCore:
-    cdef int _code
-    cdef public object _result, _exception
-    cdef object _fn, _args, _kwargs, _cond, _observers, _not_run, _scope, _executor
-    cdef bint _held, _looped, _short
-    cdef double _queued_at, _latest
+cdef class FutureCore(Task):
+    cdef object _cond, _observers, _not_run, _executor
     cdef Pool _pool
     cdef list _audience
-    cdef Known _known
-    cdef Py_ssize_t _task
-    cdef LaneCore _lane
 
     cpdef bint _conclude(self, int first, int last, int code, object value, object error) except -1
     cdef list _move(self, int first, int last, int code, object value, object error)
@@ -38,9 +28,6 @@ cdef class FutureCore:
     cdef _wait_for_outcome(self, object timeout)
     cdef _await(self, object timeout)
     cdef _ignore(self, object waiter)
-    cpdef limit(self, object scope)
     cdef _forget(self)
-    cdef _drop_call(self)
-    cdef object _packed(self)
+    cpdef _drop_call(self)
     cdef _join(self, list alone)
-    cdef object _take_context(self)

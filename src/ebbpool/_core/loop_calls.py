@@ -22,7 +22,7 @@ if not cython.compiled:
     from ebbpool._clock import monotonic
 
     if TYPE_CHECKING:
-        from ebbpool._core.lane import LaneCore
+        from ebbpool._core.task import LaneCore
     from ebbpool._core.future import FutureCore
     from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING
 
@@ -87,16 +87,20 @@ class LoopCall(FutureCore):
         If `at_ceiling`, only where it waits for capacity, and no worker is coming. Return whether it will never run.
         """
         pool = self._pool
+        actions = 0
         with pool.mutex:
             waits = self._code == PENDING
-            if waits and at_ceiling and not self._held:
-                waits = pool.headcount - pool.blocked >= pool.max_workers
+            line: Any = self._line
+            if waits and at_ceiling and line is not None and line.queued:
+                waits = pool._most() <= pool.staff.active()
             if waits:
                 self._move(PENDING, PENDING, NOTIFIED, None, None)
+                actions = pool.settle()
         if waits:
             self._forget()
             self._ticket = None
             pool.sweep(self)
+            pool.perform(actions)
         elif self._code < CANCELLED:
             # In another thread: this one may be a loop's, which must not wait for what a callback does.
             self._ensure_scope().cancel(pool.call_soon)

@@ -6,6 +6,24 @@ cdef enum:
     NOTIFIED = 3
     FINISHED = 4
 
+cdef enum:
+    STARTING = 0
+    COMING = 1
+    PARKED = 2
+    WORKING = 3
+    AHEAD = 4
+    SHORT = 5
+    LENT = 6
+    LONG = 7
+    LEFT = 8
+    BLOCKED = 9
+    GONE = 10
+    STATES = 11
+
+cdef enum:
+    START = 1
+    LOOK = 2
+
 cdef extern from *:
     """
     /* The order of memory accesses; without a GIL only, for the GIL orders them. */

@@ -1,67 +1,71 @@
-"""The pool: its mutex, its queue, its parked workers, who may run, and when an idle worker leaves.
+"""The pool: one mutex, and what it guards. Every operation is one visit to it.
 
-One mutex per pool guards the queue, the stack of parked workers and every state change of the pool's futures. Two rules
-keep that safe:
+A visit changes something and then, last of all, balances: `Pool._balance` reads from the state what is to be done
+next, does what can be done under the mutex (it lets tasks in that wait for room, wakes a worker, sends others home),
+and returns the rest: START threads for `Staff.unborn`, have the timekeeper LOOK by `next_look`. Both are read off the
+state, so the next visit sees what is still to be done if the thread that was to do it has failed. The one promise is
+`next_look`, a time.
 
-* Nothing that could run foreign code happens under the mutex: no call of a task or callback, no wait, and no drop of
-  a reference that might be the last one to a user's object.
-* What follows from a decision made under the mutex and takes time (to start a worker, to call the timekeeper) is
-  returned as an *errand* and done after the mutex is free.
+Nothing that could run foreign code happens under the mutex: no call of a task or callback, no wait, and no drop of a
+reference that might be the last one to a user's object.
 """
 
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import weakref
 from _thread import LockType, allocate_lock
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import thread
 from concurrent.futures._base import LOGGER
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ebbpool._core import uncompiled as cython
 from ebbpool._core.scope import Scope
+from ebbpool._core.waits import here
 
 if not TYPE_CHECKING and cython.compiled:
     import cython
 if not cython.compiled:
     # For compiled code pool_c.pxd declares these.
     from ebbpool._clock import monotonic
-    from ebbpool._core import future as futures
-    from ebbpool._core.future import FutureCore, _here
-    from ebbpool._core.known import Functions, Known
-    from ebbpool._core.lane import LaneCore
+    from ebbpool._core.backlog import Backlog
+    from ebbpool._core.known import Known
+    from ebbpool._core.staff import Staff, Worker
+    from ebbpool._core.task import LaneCore, Line, Tally, Task
     from ebbpool._core.uncompiled import (
+        AHEAD,
+        BLOCKED,
         CANCELLED,
+        COMING,
         FINISHED,
+        GONE,
+        LEFT,
+        LENT,
+        LONG,
+        LOOK,
         NOTIFIED,
+        PARKED,
         PENDING,
         RUNNING,
+        SHORT,
+        START,
+        STARTING,
+        WORKING,
         free_mutex,
         hold_collector,
         let_collector,
         slotted,
     )
-    from ebbpool._core.worker import Worker, gap
 
-START = "start"
-EXTRA = "extra"
-HASTE = "haste"
-WATCH = "watch"
+from ebbpool._core.staff import ALL
 
-COMPACT = 64  # a queue with at least so many dead futures is looked through for them
-OVERTAKEN = 0.1  # seconds for which tasks that go first may hold up the others; then the two kinds take turns
-SHORT_ROOM = 16  # short calls have one worker of their own, at least, for each so many of the ceiling
-SORTED = 0.01  # seconds between looks for calls that have become short or long, to which each task adds `LOOK`
-STALE = 0.1  # the queue is stale while its oldest task has waited for longer than this share of `max_wait`
-STANDING = 0.1  # the newest tasks go first once every look for so many seconds has found the queue stale
-TURN = 8  # while the newest go first, one old task that may wait for longer is taken after so many others
-LOOKS = 0.05  # seconds between looks for tasks that have waited for too long, to which each task that waits adds `LOOK`
-LOOK = 2e-6
-ALL = sys.maxsize  # as many workers as there are: nobody is held back
+TICK = 0.001  # seconds until the timekeeper looks while tasks wait and there may be more workers
+HORIZON = 0.01  # the same while there may not
+TRIAL = 0.01  # seconds for which a short call may run before it is looked whether it has turned out long
+SEARCHED = 10_000  # the oldest task of a lane is looked for in so many at the head of the queue
 ROOM = 24  # nested calls that the plain core needs at most to take back a start that failed
 
 
@@ -74,12 +78,15 @@ class Snapshot(NamedTuple):
     workers: int
     starting: int  # those of the workers that have not begun to work
     idle: int
-    blocked: int  # those that wait for this very pool, or are written off
-    written_off: int
+    blocked: int  # those that wait for this very pool
+    off: int  # those that do not count towards the ceiling, the blocked ones among them
+    most: int  # how many workers there may be, as tasks wait now
+    spare: bool  # whether idle ones are missing
     moved: Known | None  # the function whose calls, by what is known now, go first
+    next_look: float  # by when to look again (monotonic seconds)
 
 
-class Task(NamedTuple):
+class Running(NamedTuple):
     """A task that runs. Times are in monotonic seconds."""
 
     since: float  # when it was taken
@@ -96,7 +103,7 @@ class Task(NamedTuple):
 class Survey(NamedTuple):
     """What a pool does at one moment: the tasks that run, the oldest that waits, the figures of `PoolStats`."""
 
-    running: list[Task]
+    running: list[Running]
     oldest: tuple[float, tuple[Any, Any]] | None  # since when that waits (monotonic seconds), and its call
     threads: list[threading.Thread]
     counts: dict[str, float]
@@ -108,20 +115,11 @@ def _leave_room(depth: int) -> None:
         _leave_room(depth - 1)
 
 
-def _call_of(future: FutureCore, known: bool) -> tuple[Any, Any]:
-    """Return what a future calls and its arguments; (None, None) if that is not to be `known`."""
-    args = future._packed() if known else None
+def _call_of(task: Task, known: bool) -> tuple[Any, Any]:
+    """Return what a task calls and its arguments; (None, None) if that is not to be `known`."""
+    args = task._packed() if known else None
     # Read last: under a GIL the worker drops the call meanwhile, and `_fn` first.
-    return future._fn if known else None, args
-
-
-def _age(future: FutureCore) -> float:
-    return future._queued_at
-
-
-def _is_lent(future: FutureCore) -> bool:
-    """Return whether a thread beyond the ceiling is lent to this very task."""
-    return future._lane is not None and future._lane.lifts_ceiling
+    return task._fn if known else None, args
 
 
 def _is_left(worker: Worker) -> bool:
@@ -132,8 +130,25 @@ def _is_left(worker: Worker) -> bool:
     return scope is not None and scope.left
 
 
+class Wrapping:
+    """What is done with a call before it is queued: it gets a context, or is measured."""
+
+    def __init__(self) -> None:
+        self.wraps: bool = False  # whether anything is
+        self.every: int = 0  # one task out of so many is measured, and told to `record`
+        self.record: Callable[[float, float], object] | None = None
+        self.skip: int = 0  # tasks before the next that is measured; threads that submit at once may miscount
+
+    def skip_some(self) -> None:
+        """Begin to count to the next call that is measured: one in `every`, whatever pattern they follow."""
+        # Imported here, so that only those pay for it who measure.
+        from random import random
+
+        self.skip = int(random() * (2 * self.every - 1)) if self.every > 0 else 0
+
+
 class Pool:
-    """What an executor and its workers share: the queue, the parked workers and the counts. Times are monotonic."""
+    """What an executor and its workers share. Times are monotonic."""
 
     def __init__(self, crew: Any) -> None:
         if not cython.compiled:
@@ -141,86 +156,32 @@ class Pool:
             self.mutex: Any = threading.RLock()
         # Returns the `Crew`. Weakly, or there would be a cycle: executor and threads hold the crew, the crew the pool.
         self.crew: Callable[[], Any] = (lambda: None) if crew is None else weakref.ref(crew)
-        # Right to about a tick while tasks wait, and when a worker wakes up: `_arrange`, such workers and the
-        # timekeeper set it. A clock call per task would be a tenth of its cost.
+        self.wrapping: Wrapping = Wrapping()
+        self.contextual: bool = False  # whether tasks run in their submitter's context
+        self.staff: Staff = Staff()
+        self.backlog: Backlog = Backlog()
+        self.tally: Tally = Tally()
+        # Right to about a tick while tasks wait, and when a worker wakes up. A clock call for each task would be a
+        # tenth of its cost.
         self.clock: float = 0.0
-        self.min_workers: int = 0
-        self.min_spare_workers: int = 0
-        self.ceiling: int = 1  # the most workers that the settings allow
-        self.patience: float = 10.0
         self.max_queue: int = -1
         self.max_wait: float = 0.0
-        self.slow_start: bool = False
         self.rejecting: bool = False
-        self.contextual: bool = False  # whether tasks run in their submitter's context
-        self.wrapping: bool = False  # whether `_prepare` does more: for contexts or `record`
         self.special: bool = False  # whether `push` has to look closer
         self.closed: bool = False
         self.broken: bool = False
         self.deserted: bool = False  # whether threads are excused from waiting: the exit waits for them, not for this
-        self.every: int = 0  # one task out of so many is measured, and told to `record`
-        self.record: Callable[[float, float], object] | None = None
-        self.skip: int = 0  # tasks before the next that is measured; threads that submit at once may miscount
-        self.crowd: int = ALL  # if more workers run, the timekeeper looks although no task waits: they may all compute
-        self.passed: bool = False  # whether one that goes first was taken since the last turn of one overtaken
-        self.turned_at: float = 0.0  # when that turn was
-        self.short_first: bool = True
-        self.sorted: float = 0.0  # when it is looked which waiting calls are short
-        self.went_first: int = 0
-        self.sought: float = 0.0  # when all that waits is looked through for those that have waited for too long
-        self.turned: int = -TURN  # `taken` when an old one last had its turn, see `_choose_end`
-        self.taken: int = 0
-        self.failed: int = 0
-        self.cancelled: int = 0
         self.rejected: int = 0
-        self.expired: int = 0
-        self.started: int = 0
-        self._begin([])
+        self._begin()
 
-    def _begin(self, workers: list[Worker]) -> None:
-        """Start without a task, and with the workers that there are."""
-        self.workers: list[Worker] = workers
-        self.front: deque[FutureCore] = deque()  # those that were to go first
-        self.short: deque[FutureCore] = deque()  # calls of loops that are known to be short, oldest first
-        self.queue: deque[FutureCore] = deque()
-        self.enqueue: Callable[[FutureCore], None] = self.queue.append
-        self.oldest_first: Callable[[], FutureCore] = self.queue.popleft
-        self.dequeue: Callable[[], FutureCore] = self.oldest_first
-        # Whether one must look closer which task is next than at the head of `queue`: always, where others wait.
-        self.mixed: bool = False
-        self.functions: Functions = Functions()
-        self.measured: set[Known] = set()  # those of which calls wait
-        self.behind: dict[int, int] = {}  # how many calls of one asyncio task wait in `queue`, if any do
-        self.dead: int = 0  # futures in `front`, `short` and `queue` that are done: cancelled, or failed by `reject`
-        self.parked: list[Worker] = []
-        # What waits for room in a full queue, in order: the locks of blocked submitters, and held futures.
-        self.seekers: OrderedDict[LockType | FutureCore, None] = OrderedDict()
-        self.promised: list[LockType] = []  # the locks of submitters for whom a place is kept
+    def _begin(self) -> None:
+        self.room: Line = Line(False)  # tasks that wait for a place in the queue
+        # Whose submitters are blocked: the lock that such a one waits for, and whether its task goes first.
+        self.submitters: dict[Task, tuple[LockType, bool]] = {}
         self.idlers: list[LockType] = []
-        self.timed: bool = False  # whether tasks wait that may do so for a limited time only
-        self.backlogs: list[LaneCore] = []  # the lanes in which such tasks wait
-        self.stale: float = 0.0  # since when the oldest has waited for too long at every look; 0 if it has not
-        self.allowed: int = ALL  # workers that may have a task in hand, or be on their way to one, and are not blocked
-        self.max_workers: int = self.ceiling  # and one more for each task of a lane that lifts it
-        self.limit: int = self.ceiling  # the lesser of these two: up to so many workers all may take tasks
-        # More of them, for short calls.
-        self.short_room: int = self._short_room()
-        self.headcount: int = len(workers)
-        self.starting: int = 0
-        self.roused: int = 0  # workers that were woken and have not come to the queue yet
-        self.searching: bool = False  # whether a woken or newly started worker is on its way to the queue
-        self.blocked: int = 0
-        # Workers that are counted as blocked, because nobody waits for their calls, or because these have threads for
-        # short calls and have turned out long. As many as the ceiling at most; none in a pool of one, where people
-        # count on one call at a time.
-        self.written_off: int = 0
-        self.ahead: int = 0  # workers with a short call in hand
-        self.shorts: int = 0  # workers that are not blocked, with a short call in hand for which others had no place
-        self.covered: bool = False  # whether the timekeeper watches the pool, so that it need not be called
-        self.at_ceiling: bool = False  # whether the timekeeper looks rarely; it is called once the pool may grow
-        self.minded: bool = False  # whether the timekeeper looks at a crowd only; it is to be called once a task waits
-        self.turned_away: bool = False  # whether a task has found the queue full since the timekeeper looked
+        self.next_look: float = inf  # by when the timekeeper has promised to look
 
+    @cython.locals(worker=Worker)
     def configure(
         self,
         min_workers: int,
@@ -233,600 +194,530 @@ class Pool:
     ) -> None:
         """Apply new settings; `patience` and `max_queue` below zero mean without limit, and `max_wait` of zero."""
         with self.mutex:
-            self.min_workers = min_workers
-            self._lend(max_workers - self.ceiling)
-            self.ceiling = max_workers
-            self.short_room = self._short_room()
-            self._write_off_abandoned()
-            self.max_wait = max_wait
-            self.stale = 0.0
-            self.dequeue = self.oldest_first
-            self.min_spare_workers = min_spare_workers
-            self.patience = patience
+            self.staff.configure(min_workers, max_workers, min_spare_workers, patience)
             self.max_queue = max_queue
             self.rejecting = rejecting
+            self.max_wait = max_wait
+            self.backlog.stale = 0.0
+            self.backlog.newest = False
             self._special()
-            self._uncover()
-            # Woken, so that they apply the new `patience` and `min_workers` when they park again.
-            self._rouse_all()
-            self._make_room()
-            errand = self._staff()
-            if errand is None and self.headcount > 0:
-                errand = self._spare()
-        self._run(errand, None)
+            self._write_off_abandoned()
+            for worker in self.staff.parked:
+                # It applies the new `patience` and `min_workers`.
+                worker.ring()
+            actions = self._balance(False)
+        self._perform(actions, None)
 
-    def _short_room(self) -> int:
-        # In a pool of one all keep their order.
-        return max(1, self.ceiling // SHORT_ROOM) if self.short_first and self.ceiling > 1 else 0
+    def _special(self) -> None:
+        self.special = self.closed or self.max_queue >= 0 or self.max_wait > 0.0
 
     def carry_context(self) -> None:
         """Run tasks in copies of their submitter's context from now on."""
-        self.contextual = self.wrapping = True
+        self.contextual = self.wrapping.wraps = True
 
     def observe(self, every: int, record: Callable[[float, float], object] | None) -> None:
         """Have `record(seconds waited, seconds run)` called in the worker after one in `every` tasks; 0 for none."""
-        skip = gap(every)
+        wrapping = self.wrapping
         with self.mutex:
             # The last `record` may end with the call, but not under the mutex.
-            before, self.record = self.record, record
-            self.every = every
-            self.skip = skip
-            self.wrapping = self.contextual or every > 0
+            before, wrapping.record = wrapping.record, record
+            wrapping.every = every
+            wrapping.wraps = self.contextual or every > 0
+        wrapping.skip_some()
         del before
 
+    def admit(self, allowed: int) -> None:
+        """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end."""
+        with self.mutex:
+            # The workers of a closed pool leave instead of parking.
+            self.staff.admit(ALL if self.closed else max(1, allowed))
+            actions = self._balance(False)
+        self._perform(actions, None)
+
+    # Submitting.
+
+    @cython.locals(lane=LaneCore)
     def push(
-        self,
-        future: FutureCore,
-        first: bool = False,
-        waiter: LockType | None = None,
-        in_line: bool = False,
+        self, task: Task, first: bool = False, waits: bool = False, submitter: LockType | None = None
     ) -> str | None:
         """Queue a pending task, at the head if it is to be `first`, and make sure that a worker will take it.
 
-        A submitter that waited for room with `waiter` takes the place that was kept for it. A task that is to wait
-        `in_line` is held among the seekers while the queue is full; short calls have room of their own.
+        While the queue is full it waits for room if it `waits`; so does its submitter, if it has a lock, which is
+        released once the task has left the room. Short calls have room of their own.
 
         Return why the task was not taken ("closed", "broken" or "full"), or None. Raise RuntimeError if there is no
         worker and none could be started.
         """
-        errand = None
-        lane = future._lane
+        lane: Any = task._lane
         wait = lane.max_wait if lane is not None and lane.max_wait != 0.0 else self.max_wait
         if wait > 0.0:
-            scope = future._scope or Scope()
+            scope = task._scope or Scope()
             scope.restrict(wait)
-            future.limit(scope)
+            task.limit(scope)
+        waiter = None if submitter is None else (submitter, first)
+        actions = 0
         with self.mutex:
-            if waiter is not None and waiter in self.promised:
-                self.promised.remove(waiter)
-            if future._code != PENDING:
+            if task._code != PENDING:
                 return None
-            self.timed = self.timed or future._latest > 0.0
-            refusal = self._refusal() if self.special else None
-            grows = refusal == "grow"
-            if grows:
-                refusal = None
-            elif refusal in (None, "full") and future._known is not None and self._goes_first(future):
-                refusal = "full" if not in_line and self._short_full() else None
-            holds = False
+            enters = lane is None or (lane.admitted < lane.limit and not lane.closed)
+            refusal = self._refusal(enters) if self.special else None
+            if refusal in (None, "full") and task._known is not None and self.backlog.goes_first(task, self.clock):
+                refusal = "full" if not waits and 0 <= self.max_queue <= len(self.backlog.short.tasks) else None
             if lane is not None:
-                refusal = lane.enlist(future, refusal)
-                holds = refusal is None and future._held
-            if refusal is not None and refusal != "full":
+                # Its limit bounds what it adds to a bounded queue.
+                refusal = "closed" if refusal in (None, "full") and lane.closed else refusal
+                refusal = None if refusal == "full" else refusal
+            if refusal is not None and (refusal != "full" or not waits):
                 return refusal
-            if holds:
-                errand = self._keep_time(future)
-            elif refusal is None:
-                self._enter(future, first)
-            elif in_line:
-                refusal = None
-                future._held = True
-                self.seekers[future] = None
-                if future._known is not None:
-                    future._short = False
-                    self._count(future, 1)
+            if refusal is not None:
+                self._wait_for_room(task, waiter)
+            elif enters:
+                if lane is not None:
+                    lane.admitted += 1
+                self.backlog.add(task, first, self.clock)
             else:
-                self.turned_away = True
-            try:
-                if grows and not holds:
-                    self._reserve(1)
-                    errand = HASTE
-                elif not holds and not self.searching and (self.parked or not self.covered or self._wants_more()):
-                    errand = self._arrange()
-            except BaseException:
-                if refusal is None:
-                    self._withdraw(future)
-                raise
-            future._queued_at = self.clock
-        if errand is not None:
-            self._run(errand, future)
-        return refusal
+                task._queued_at = self.clock
+                lane.backlog.add(task)
+            if task._latest > 0.0 and (waiter is None or refusal is None):
+                self.backlog.limit(task)
+            # Otherwise there is nothing to do: see `_balance`.
+            staff = self.staff
+            asks = staff.parked or self.next_look > self.clock + HORIZON or first or task._line is self.backlog.short
+            if refusal is not None or task._latest > 0.0 or (asks and staff.counts[COMING] == 0):
+                try:
+                    actions = self._balance(False)
+                except BaseException:
+                    self._withdraw(task)
+                    raise
+            if task._known is None:
+                # The clock may have been set meanwhile.
+                task._queued_at = self.clock
+        if actions:
+            self._perform(actions, task)
+        if refusal is None and submitter is not None:
+            submitter.release()
+        return None
 
-    def _enter(self, future: FutureCore, first: bool) -> None:
-        future._held = False
-        future._queued_at = self.clock
-        lane = future._lane
-        if not first:
-            if future._known is None:
-                self.enqueue(future)
+    def _wait_for_room(self, task: Task, waiter: tuple[LockType, bool] | None) -> None:
+        task._queued_at = self.clock
+        self.room.add(task)
+        self.backlog.mixed = True
+        if waiter is not None:
+            self.submitters[task] = waiter
+        if task._known is not None:
+            task._short = False
+            self.backlog.count(task, 1)
+
+    @cython.locals(task=Task)
+    def leave_room(self, task: Task) -> bool:
+        """Take back a task that waits for room; return False if it does so no longer, or was let in."""
+        with self.mutex:
+            waits = task._line is self.room and task._code == PENDING and task in self.submitters
+            if waits:
+                self._withdraw(task)
+        return waits
+
+    @cython.locals(task=Task)
+    def wait_left(self, task: Task) -> float:
+        """Return for how many seconds a task may wait from now on; -1 for ever."""
+        return -1.0 if task._latest == 0.0 else max(0.0, task._latest - monotonic())
+
+    @cython.locals(task=Task)
+    def was_refused(self, task: Task) -> bool:
+        """Return whether a pending task is not to be queued: the pool was closed while it waited for room."""
+        with self.mutex:
+            return task._code == PENDING and task._line is None
+
+    @cython.locals(task=Task)
+    def _settle(self) -> None:
+        """Under the mutex: let in those that have waited longest for a place in the queue."""
+        room = self.room
+        while room.tasks:
+            task = room.tasks[0]
+            if task._code == PENDING and self._refusal(False) == "full":
+                return
+            room.popleft()
+            if task._code == PENDING:
+                task._line = None
+                self._let_in(task)
             else:
-                self._line_up(future)
-            return
-        self.mixed = True
-        if lane is not None and not lane.lifts_ceiling:
-            # Tasks of a lane keep their order.
-            self.front.append(future)
-            return
-        # Ahead of all, but for those that a thread is lent to.
-        place = 0
-        while place < len(self.front) and _is_lent(self.front[place]):
-            place += 1
-        self.front.insert(place, future)
+                room.dead -= 1
+                self._bury(task)
 
-    def _keep_time(self, future: FutureCore) -> str | None:
-        """Under the mutex: if a task may not wait in its lane for ever, have the timekeeper look; return an errand."""
-        lane = future._lane
-        if lane is None or future._latest == 0.0:
-            return None
-        if lane not in self.backlogs:
-            self.backlogs.append(lane)
-        if self.covered or self.minded:
-            return None
-        self.minded = True
-        return WATCH
+    def _bury(self, task: Task) -> None:
+        """Under the mutex, where it may not be dropped: keep a dead task in the queue until it is come across."""
+        task._line = self.backlog.queue
+        self.backlog.queue.append(task)
+        self.backlog.queue.dead += 1
 
-    @cython.locals(known=Known, goes=cython.bint)
-    def _line_up(self, call: FutureCore) -> None:
-        """Under the mutex: queue a call that is measured, with the short ones if it is known to be one.
+    @cython.locals(since=cython.double)
+    def _let_in(self, task: Task) -> None:
+        first = False
+        if task in self.submitters:
+            waiter, first = self.submitters.pop(task)
+            waiter.release()
+            if self.closed:
+                # The submitter raises an error.
+                task._line = None
+                return
+            if task._latest > 0.0:
+                self.backlog.limit(task)
+        if task._known is not None:
+            self.backlog.count(task, -1)
+        # It keeps its age, by which those of one asyncio task are in order.
+        since = task._queued_at
+        self.backlog.add(task, first, since)
+        task._queued_at = since
 
-        Of a function of which nothing is known one call at a time is taken for short. No call goes ahead of one of the
-        same asyncio task.
+    def _refusal(self, grows: bool) -> str | None:
+        """Under the mutex: return why a task cannot be queued, or None.
+
+        If it `grows`, there is at once one more worker for a task that would be refused, or has to wait.
         """
-        known: Any = call._known
-        # Where calls may change their places, it has to be known which is older.
-        self.clock = monotonic()
-        goes = self._goes_first(call)
-        call._queued_at = self.clock
-        self.mixed = True
-        call._short = goes
-        if goes:
-            known.tried = True
-            self.short.append(call)
-        else:
-            self.enqueue(call)
-        self._count(call, 1)
-
-    @cython.locals(known=Known)
-    def _count(self, call: FutureCore, count: int) -> None:
-        """Under the mutex: count a measured call that waits (1), queued or held, or no longer (-1)."""
-        known: Any = call._known
-        known.waiting += count
-        if known.waiting > 0:
-            self.measured.add(known)
-        else:
-            self.measured.discard(known)
-        if not call._short:
-            self._hold_others(call, count)
-
-    def _hold_others(self, call: FutureCore, count: int) -> None:
-        """Under the mutex: have later calls of its task wait behind one that is not short (1), or no longer (-1)."""
-        if call._task != 0:
-            left = self.behind.get(call._task, 0) + count
-            if left > 0:
-                self.behind[call._task] = left
-            else:
-                self.behind.pop(call._task, None)
-
-    def _give_up_place(self, call: FutureCore) -> None:
-        """Under the mutex: take a held call from the seekers, if it is there."""
-        if call in self.seekers:
-            del self.seekers[call]
-            self._leave_line(call)
-
-    def _leave_line(self, call: FutureCore) -> None:
-        """Under the mutex: count off a call that ends before its turn, if it is measured."""
-        if call._known is not None:
-            self._count(call, -1)
-            self._untry(call)
-
-    @cython.locals(known=Known)
-    def _untry(self, call: FutureCore) -> None:
-        """Under the mutex: let another call be taken for short in place of one that ends before its turn."""
-        known: Any = call._known
-        if call._short:
-            known.tried = False
-
-    @cython.locals(known=Known)
-    def _goes_first(self, call: FutureCore) -> bool:
-        """Under the mutex: return whether a measured call goes first, by what is known now."""
-        known: Any = call._known
-        if known.waiting == 0:
-            # Those of one function that wait do so in one line.
-            known.short = self.functions.is_short(known, self.clock)
-        if self._owes():
-            # One that is not measured may be of the same task. The next look moves this one up.
-            known.short = False
-            return False
-        return self._may_lead(call)
-
-    @cython.locals(known=Known)
-    def _may_lead(self, call: FutureCore) -> bool:
-        """Under the mutex: return whether a measured call may go ahead, by what was known at the last look."""
-        known: Any = call._known
-        if call._task in self.behind:
-            return False
-        return known.short or (known.ended == 0.0 and not known.tried)
-
-    @cython.locals(oldest=FutureCore)
-    def _owes(self) -> bool:
-        """Under the mutex: return whether the oldest call is one that has found an idle worker, and is not measured."""
-        oldest: Any = self.queue[0] if self.queue else None
-        return oldest is not None and oldest._looped and oldest._known is None and oldest._short
-
-    def _short_full(self) -> bool:
-        """Return whether the queue has no room for another short call: it has as much as for all others."""
-        return 0 <= self.max_queue <= len(self.short)
-
-    @cython.locals(known=Known, future=FutureCore, short=cython.bint, moves=cython.bint)
-    def _sort(self, now: float, trash: list[Any]) -> Known | None:
-        """Under the mutex: have waiting calls go first that are known to be short by now, and the others no longer.
-
-        Return the function whose calls have moved up, or one of them.
-        """
-        self.sorted = now + SORTED + LOOK * self._waiting()
-        if self.shorts >= self.short_room:
-            self._write_off_long(now)
-        moved: Any = None
-        moves = False
-        for known in self.measured:
-            short = self.functions.is_short(known, now)
-            if short != known.short:
-                known.short = short
-                moves = True
-                if short:
-                    moved = known
-        if not moves:
-            return None
-        for future in self.short:
-            # One that was taken for short may have to stay behind another of its task: it is chosen anew.
-            if future._known is not None and future._code == PENDING and future._known.ended == 0.0:
-                self._untry(future)
-        held: list[Any] = [each for each in self.seekers if type(each) is not LockType]
-        lines: list[Any] = [*self.short, *self.queue, *held]
-        lines.sort(key=_age)
-        trash.append(lines)
-        self.short.clear()
-        self.queue.clear()
-        self.behind.clear()
-        for future in lines:
-            known = future._known
-            if known is None or future._code != PENDING:
-                if not future._held:
-                    self.queue.append(future)
-                continue
-            future._short = self._may_lead(future)
-            if future._short:
-                known.tried = True
-                if future._held:
-                    del self.seekers[future]
-                    future._held = False
-                    self.mixed = True
-                self.short.append(future)
-            else:
-                if not future._held:
-                    self.queue.append(future)
-                self._hold_others(future, 1)
-        result: Known | None = moved
-        return result
-
-    @cython.locals(oldest=FutureCore, first=FutureCore, future=FutureCore, others=cython.bint)
-    def _next(self, worker: Worker) -> FutureCore:
-        """Under the mutex: take a task for `worker` where not all wait in one line.
-
-        First one that a thread is lent to: all others may wait for that one. A call that has found an idle worker is
-        not measured, and gets that worker. Then those that were to go first, then short calls. But once the oldest of
-        the others has waited for `OVERTAKEN`, these and the others take turns. Where the others have half of the
-        threads, short calls give them a turn only each `OVERTAKEN`: they may all wait for what a short call frees.
-        """
-        oldest: Any = None
-        first: Any = None
-        others = True
-        if self._lends():
-            self.passed = True
-            future = self.front.popleft()
-        else:
-            others = self._has_place(0)
-            if others and self._owes():
-                return self.queue.popleft()
-            line = self.front if self.front and others else self.short
-            # Where the others have half of the threads, they have a turn once in a while.
-            shares = line is self.front or 2 * (self._engaged() - self.ahead - 1) < self.limit
-            turns = self.passed and (shares or self.clock - self.turned_at >= OVERTAKEN)
-            if line and self.queue and others and turns:
-                oldest, first = self.queue[0], line[0]
-                # Calls of one task of a loop keep their order: what came later has not been overtaken.
-                later = oldest._looped and first._looped and oldest._queued_at >= first._queued_at
-                if not later and self.clock - oldest._queued_at >= OVERTAKEN:
-                    if line is self.front and self.short:
-                        # The turn is for the oldest, or a call might overtake a short one of the same task.
-                        first = self.short[0]
-                        if first._queued_at < oldest._queued_at:
-                            oldest = first
-                    line = self.short if oldest is first else self.queue
-                    self.turned_at = self.clock
-                    # A cancelled task does not use up the turn.
-                    self.passed = oldest._code != PENDING
-            elif line:
-                self.passed = True
-            if not line:
-                future = self.dequeue()
-            else:
-                newest = line is self.short and self.dequeue is not self.oldest_first
-                future = line.pop() if newest else line.popleft()
-        if future._known is not None and future._code == PENDING:
-            self._count(future, -1)
-            self.clock = worker.begun = monotonic()
-            worker.known = future._known
-            worker.noted = True
-            self.functions.begin(worker.known, worker.begun)
-            if future._short:
-                worker.ahead = True
-                self.ahead += 1
-                self.went_first += 1
-            if not others:
-                worker.short = True
-                self.shorts += 1
-        return future
-
-    @cython.locals(known=Known)
-    def _note_end(self, worker: Worker) -> None:
-        """Under the mutex: count a call that is measured or written off, and has ended."""
-        worker.noted = False
-        if worker.written_off:
-            self._write_off(worker, -1)
-            # Another may be written off in its place.
-            self._write_off_abandoned()
-        if worker.ahead:
-            worker.ahead = False
-            self.ahead -= 1
-        if worker.short:
-            worker.short = False
-            self.shorts -= 1
-        known: Any = worker.known
-        if known is not None:
-            # Its future, which the worker has, refers to it, too.
-            worker.known = None
-            self.functions.end(known, worker.begun, monotonic())
-
-    @cython.locals(future=FutureCore, since=cython.double)
-    def _make_room(self) -> None:
-        """Under the mutex: give free places in the queue to the seekers that have waited longest."""
-        while self.seekers and self._refusal() != "full":
-            collects = hold_collector()
-            try:
-                seeker, _ = self.seekers.popitem(False)
-            finally:
-                let_collector(collects)
-            if type(seeker) is LockType:
-                # The place is kept until that thread has come for it.
-                self.promised.append(seeker)
-                seeker.release()
-            else:
-                future = seeker
-                if future._known is not None:
-                    self._count(future, -1)
-                # No errand is needed: `snapshot` counts seekers, so the timekeeper watches already and goes on.
-                # It keeps its age, by which those of one task are in order.
-                since = future._queued_at
-                self._enter(future, False)
-                future._queued_at = since
-            if self.headcount == 0 and not self.closed:
-                # `_refusal` lets everything into a pool without workers, so one seeker is enough: a worker is started
-                # for it, and makes room for the others. A closed pool has no seekers: who shuts it down looks once.
-                break
-
-    def _vacate(self, lane: LaneCore, failed: bool) -> None:
-        """Under the mutex: count a task of `lane` that has left the pool, and admit the next."""
-        lane.leave()
-        lane.taken += 1
-        if failed:
-            lane.failed += 1
-        self._admit(lane)
-
-    def _admit(self, lane: LaneCore) -> None:
-        if lane.backlog and lane.admitted < lane.limit:
-            # With an empty queue nobody has set it since the lane's last task was taken.
-            self.clock = monotonic()
-        while lane.admitted < lane.limit and lane.backlog:
-            future = lane.backlog.popleft()
-            if future._code == PENDING:
-                lane.enter()
-                self._enter(future, lane.first)
-            else:
-                # A cancelled future may not be dropped under the mutex. It goes to the queue as a dead one, where a
-                # worker, the timekeeper or `stats` drops it.
-                lane.dead -= 1
-                future._held = False
-                future._queued_at = self.clock
-                self.enqueue(future)
-                self.dead += 1
-        if lane.admitted == 0:
-            self._tell_idlers()
-
-    def _refusal(self) -> str | None:
-        """Under the mutex: return why a task cannot be queued, or None; "grow" if it can, with another worker."""
         if self.broken:
             return "broken"
         if self.closed:
             return "closed"
         if self.max_queue < 0:
             return None
-        waiting = self._waiting() - len(self.short) + len(self.promised)
-        if waiting - self._coming() < self.max_queue or self.headcount == 0:
+        staff, backlog = self.staff, self.backlog
+        if backlog.waiting() - backlog.short.live() - self._coming() < self.max_queue:
             return None
-        # Where a task must not wait, or would be refused, the pool grows at once, without asking the timekeeper.
-        most = min(self.max_workers, max(self.allowed, self.min_workers))
-        if (self.rejecting or self.max_queue == 0) and self.headcount - self.blocked < most:
-            return "grow"
+        if staff.headcount == 0 and backlog.waiting() == 0:
+            return None
+        most = min(staff.ceiling, max(staff.allowed, staff.min_workers))
+        if grows and (self.rejecting or self.max_queue == 0) and staff.active() < most:
+            self._hire(1)
+            return None
         return "full"
 
     def _coming(self) -> int:
         """Return how many tasks idle or arriving workers are about to take: these do not count as waiting."""
-        arriving = self.roused + self.starting
+        staff = self.staff
+        arriving = staff.on_their_way()
         # Surplus workers take none.
-        return max(0, min(len(self.parked) + arriving - self._surplus(), self.limit - self._engaged() + arriving))
+        idle = staff.counts[PARKED] + arriving - self._surplus()
+        return max(0, min(idle, staff.limit - staff.engaged() + arriving))
 
-    def _arrange(self) -> str | None:
-        """Under the mutex: find a worker for the waiting tasks; return the errand that is needed for it, or None."""
-        self.clock = monotonic()
-        if self.searching:
-            return None
-        if self.parked and self._has_room(1):
-            return self._rouse()
-        self.at_ceiling = self.headcount - self.blocked >= self._most()
-        if not self.at_ceiling and (
-            self.headcount <= self.blocked or self.headcount < self.min_workers or self._wants_more()
-        ):
-            self._reserve(1)
-            if self.slow_start:
-                # The initializer may take any time, so the pool must not wait for this worker to arrive.
-                self.covered = True
-                return EXTRA
-            self.searching = True
-            return START
-        if self.covered:
-            return None
-        self.covered = True
-        return WATCH
+    def _withdraw(self, task: Task) -> None:
+        """Under the mutex: take a pending task off the queue, wherever it waits."""
+        line = task._line
+        if line is None:
+            return
+        line.tasks.remove(task)
+        task._line = None
+        self.submitters.pop(task, None)
+        self.backlog.unlimit(task)
+        if line.queued or line is self.room:
+            self.backlog.forget(task)
+        if line.queued and task._lane is not None:
+            self._leave_lane(task._lane)
+
+    # How tasks end that wait, and lanes.
+
+    def end(self, task: Task, code: int, late: bool) -> None:
+        """Under the mutex: count a task that ends before its turn, `late` or not, and let in the next of its lane."""
+        lane, line = task._lane, task._line
+        if task._fn is None:
+            # It was counted as it was handed back.
+            return
+        self._count(self.tally, code, late)
+        if lane is not None:
+            self._count(lane.tally, code, late)
+        if line is None:
+            if lane is not None:
+                # A signal handler ends it while its lane lets it in.
+                self._leave_lane(lane)
+            return
+        line.dead += 1
+        self.backlog.unlimit(task)
+        if line.queued or line is self.room:
+            self.backlog.forget(task)
+            if task in self.submitters:
+                waiter, _ = self.submitters.pop(task)
+                waiter.release()
+        if line.queued and lane is not None:
+            self._leave_lane(lane)
+
+    def _count(self, tally: Tally, code: int, late: bool) -> None:
+        if code == NOTIFIED:
+            tally.cancelled += 1
+        else:
+            tally.taken += 1
+            tally.failed += 1
+            tally.expired += late
+
+    def settle(self) -> int:
+        """Under the mutex: balance, at the end of a visit that has ended a task; return what `perform` is to do."""
+        return self._balance(False)
+
+    def perform(self, actions: int) -> None:
+        """Do what `settle` has returned, once the mutex is free."""
+        self._perform(actions, None)
+
+    def _vacate(self, lane: LaneCore, failed: bool) -> None:
+        """Under the mutex: count a task of `lane` that has been run, and let in the next."""
+        lane.tally.taken += 1
+        lane.tally.failed += failed
+        self._leave_lane(lane)
+
+    @cython.locals(task=Task, backlog=Line)
+    def _leave_lane(self, lane: LaneCore) -> None:
+        """Under the mutex: count off a task that is no longer queued or in hand, and let the lane's next ones in."""
+        backlog = lane.backlog
+        lane.admitted -= 1
+        if backlog.tasks and lane.admitted < lane.limit:
+            # With an empty queue nobody has set it since the lane's last task was taken.
+            self.clock = monotonic()
+        while lane.admitted < lane.limit and backlog.tasks:
+            task = backlog.popleft()
+            if task._code == PENDING:
+                task._line = None
+                lane.admitted += 1
+                self.backlog.add(task, lane.first, self.clock)
+            else:
+                backlog.dead -= 1
+                self._bury(task)
+        if lane.admitted == 0:
+            self._tell_idlers()
+
+    @cython.locals(lane=LaneCore)
+    def close_lane(self, lane: LaneCore) -> None:
+        """Have a lane take no more tasks."""
+        with self.mutex:
+            lane.closed = True
+
+    @cython.locals(lane=LaneCore, worker=Worker, task=Task, line=Line)
+    def count_lane(self, lane: LaneCore) -> dict[str, float]:
+        """Return the figures of `LaneStats`."""
+        oldest = 0.0
+        running = place = 0
+        with self.mutex:
+            collects = hold_collector()
+            try:
+                now = monotonic()
+                for worker in self.staff.workers:
+                    if worker.current is not None and worker.current._lane is lane:
+                        running += 1
+                # Those in the queue are older than those in the backlog, and both keep their order.
+                backlog = self.backlog
+                lines = [backlog.lent, backlog.front, backlog.short, backlog.queue]
+                for line in lines if lane.admitted > running else [lane.backlog]:
+                    for place, each in enumerate(line.tasks, 1):
+                        task = each
+                        if place == SEARCHED or (task._lane is lane and task._code == PENDING):
+                            oldest = max(oldest, now - task._queued_at)
+                            break
+                queued = lane.admitted - running + lane.backlog.live()
+                tally = lane.tally
+                taken, failed, cancelled, expired = tally.taken, tally.failed, tally.cancelled, tally.expired
+            finally:
+                let_collector(collects)
+        return {
+            "limit": lane.limit,
+            "running": running,
+            "queued": queued,
+            "oldest_wait": oldest,
+            "submitted": taken + running + queued + cancelled,
+            "completed": taken - failed,
+            "failed": failed,
+            "cancelled": cancelled,
+            "expired": expired,
+        }
+
+    def sweep(self, task: Task) -> None:
+        """Throw dead tasks out of the line where one has ended, if they are many and at least half of it."""
+        trash: list[Any] = []
+        line = task._line
+        if line is None or line.dead == 0:
+            return
+        with self.mutex:
+            collects = hold_collector()
+            try:
+                line.compact(trash)
+            finally:
+                let_collector(collects)
+
+    # What is to be done next.
+
+    @cython.locals(worker=Worker)
+    def _balance(self, arrived: bool, refused: bool = False) -> int:
+        """Do what has to happen next, and return what has to be done once the mutex is free: the end of every visit.
+
+        A worker that has `arrived` may be one more that computes. Where one was `refused`, no other is started.
+        """
+        staff, backlog = self.staff, self.backlog
+        if self.room.tasks:
+            self._settle()
+        waiting = backlog.waiting() if backlog.mixed else len(backlog.queue.tasks) - backlog.queue.dead
+        if staff.parked and (self.closed or staff.headcount > staff.ceiling):
+            self._send_home(waiting)
+        wanted = backlog.soonest() if backlog.times else inf
+        if waiting > 0 or self.room.tasks:
+            self.clock = monotonic()
+            if staff.counts[COMING] == 0:
+                if waiting > 0 and staff.parked and (staff.headcount <= staff.limit or self._has_room(1)):
+                    # No call from this look up to the bell's: no handler, nor an error of one, comes in between.
+                    if staff.parked and staff.counts[COMING] == 0:
+                        worker = staff.parked[-1]
+                        del staff.parked[-1]
+                        staff.counts[PARKED] -= 1
+                        staff.counts[COMING] += 1
+                        worker.state = COMING
+                        if worker.bell.locked():
+                            worker.bell.release()
+                else:
+                    while not refused and self._needs_worker():
+                        self._hire(1)
+            if staff.counts[COMING] == 0:
+                wanted = min(wanted, self.clock + (TICK if staff.active() < self._most() else HORIZON))
+            if self.room.tasks:
+                # What is on its way takes tasks off the queue.
+                self._settle()
+        elif staff.min_spare_workers > 0 and staff.lacks_spare() and not self.closed:
+            wanted = min(wanted, monotonic() + TICK)
+        if arrived and staff.headcount > staff.crowd and staff.engaged() > staff.crowd:
+            wanted = min(wanted, monotonic() + HORIZON)
+        if self.idlers and (waiting == 0 or self.closed):
+            self._tell_idlers()
+        actions = START if staff.unborn > 0 else 0
+        if wanted < self.next_look:
+            self.next_look = wanted
+            actions |= LOOK
+        elif waiting == 0 and staff.headcount <= staff.off:
+            # The next task needs a worker at once, and not by the next look.
+            self.next_look = wanted
+        return actions
+
+    def _send_home(self, waiting: int) -> None:
+        staff = self.staff
+        if not cython.compiled:
+            _leave_room(ROOM)
+        # Some may stay for the next short calls.
+        most = staff.ceiling + staff.short_room + self.backlog.lent.live()
+        while staff.parked and (staff.active() > most or (self.closed and waiting == 0)):
+            staff.leave(staff.parked[0])
+
+    def _hire(self, count: int) -> None:
+        if not cython.compiled:
+            _leave_room(ROOM)
+        self.staff.hire(count)
+
+    def _needs_worker(self) -> bool:
+        """Return whether a worker is to be started at once, without asking the timekeeper."""
+        staff = self.staff
+        active = staff.active()
+        if not staff.counts[STARTING] and (active <= 0 or staff.headcount < staff.min_workers):
+            return active < staff.ceiling and not self.broken and not staff.parked
+        return self._needs_one_beyond()
+
+    def _needs_one_beyond(self) -> bool:
+        """Return whether there has to be a worker beyond the ceiling for a task that has one, or for a short call."""
+        staff, backlog = self.staff, self.backlog
+        if self.broken or staff.parked:
+            return False
+        starting = staff.counts[STARTING]
+        short = backlog.short.live() if staff.ceiling <= staff.active() < staff.ceiling + staff.short_room else 0
+        return short > starting or backlog.lent.live() > starting
 
     def _most(self) -> int:
-        """Return how many workers there may be that are not blocked."""
-        if self._lends() and self.starting + self.roused == 0:
-            # Those that are too many, since the ceiling was lowered, have no part in what is lent.
-            return max(self.max_workers, self.headcount - self.blocked + 1)
-        return self.max_workers + self.short_room if self.short else self.max_workers
+        """Return how many workers there may be that count towards the ceiling."""
+        short = self.staff.short_room if self.backlog.short.live() > 0 else 0
+        return self.staff.ceiling + self.backlog.lent.live() + short
 
-    def _lends(self) -> bool:
-        """Return whether a task waits that a thread is lent to; it is the first of all."""
-        place = 0
-        while place < len(self.front):
-            first = self.front[place]
-            if not _is_lent(first):
-                break
-            if first._code == PENDING:
-                return True
-            place += 1
-        return False
-
-    def _wants_more(self) -> bool:
-        """Return whether a call waits at the ceiling for which there may be a worker beyond it."""
-        return self.max_workers <= self.headcount - self.blocked < self._most()
-
-    def _staff(self) -> str | None:
-        """Under the mutex: do what `_arrange` does if tasks wait."""
-        return self._arrange() if self._waiting() > 0 and not self.broken else None
-
-    def _rouse(self) -> str | None:
-        """Under the mutex: wake the worker that parked last; return an errand or None."""
-        try:
-            worker = self.parked.pop()
-        except IndexError:
-            # A signal handler has submitted a task meanwhile, and has woken that worker.
-            return None
-        worker.searching = True
-        self.searching = True
-        # What `_unpark` does, without the call: in the plain core a call could raise RecursionError, with the worker
-        # off the stack and not woken.
-        worker.parked = False
-        worker.fresh = True
-        self.roused += 1
-        worker.bell.release()
-        return self._spare()
-
-    def _spare(self) -> str | None:
-        """Return the errand that has the timekeeper look, if spare workers are missing or many run, and it does not."""
-        if self.covered:
-            return None
-        if self._lacks_spare():
-            self.covered = True
-            return WATCH
-        if self.headcount <= self.crowd or self.minded or self._engaged() <= self.crowd:
-            return None
-        self.minded = True
-        return WATCH
-
-    def _engaged(self) -> int:
-        """Return how many workers have a task in hand, or are on their way to one; the blocked do not count."""
-        return self.headcount - len(self.parked) - self.blocked
-
-    def _has_place(self, more: int) -> bool:
-        """Return whether one may be taken that is neither short nor lent a thread; see `_has_room`."""
-        return self._engaged() + more - self.shorts <= self.limit
+    def _surplus(self) -> int:
+        """Return how many workers should leave as soon as they have no task in hand."""
+        # Those beyond the ceiling stay as long as calls wait of which some may be short.
+        room = self.staff.short_room if self.backlog.measured else 0
+        return max(0, self.staff.active() - self.staff.ceiling - self.backlog.lent.live() - room)
 
     def _has_room(self, more: int) -> bool:
-        """Return whether a task may be taken by a worker: the calling one, or a parked one that is one `more`."""
-        if self.headcount <= self.limit or self._lends():
+        """Return whether a task may be taken by a worker: one that is engaged, or a parked one that is one `more`."""
+        staff, backlog = self.staff, self.backlog
+        if staff.headcount <= staff.limit or backlog.lent.live() > 0:
             return True
-        # Where workers are held back, one short call may run beside them.
-        room = 1 if self.allowed < self.ceiling else self.short_room
-        return (len(self.short) > 0 and self.shorts < room) or self._has_place(more)
+        return staff.has_place(more) or (backlog.short.live() > 0 and staff.has_short_place())
 
-    def admit(self, allowed: int) -> None:
-        """Let `allowed` workers run at a time (`ALL`: every one); those beyond it park as their tasks end."""
-        errand = None
-        with self.mutex:
-            # The workers of a closed pool leave instead of parking.
-            self.allowed = ALL if self.closed else max(1, allowed)
-            self.limit = min(self.allowed, self.max_workers)
-            if self._waiting() > 0 and self.parked and not self.searching and self._has_room(1):
-                errand = self._rouse()
-        self._run(errand, None)
-
-    def leave_alone(self) -> bool:
-        """Have the timekeeper called again if a crowd's workers are woken; False if it has to look at `backlogs`."""
-        with self.mutex:
-            self.minded = len(self.backlogs) > 0
-            return not self.minded
-
-    def _rouse_all(self) -> None:
-        for worker in self.parked:
-            self._unpark(worker)
-            worker.bell.release()
-        self.parked.clear()
-
-    def _unpark(self, worker: Worker) -> None:
-        worker.parked = False
-        worker.fresh = True
-        self.roused += 1
-
-    def _run(self, errand: str | None, future: FutureCore | None) -> None:
-        """Do an errand, not under the mutex; withdraw `future` if no worker can be started for it."""
-        if errand is None:
-            return
-        if errand is WATCH:
-            self._watch()
-            return
+    def _perform(self, actions: int, task: Task | None) -> None:
+        """Do what `_balance` has returned, not under the mutex, for the submitter of `task` maybe."""
         try:
-            crew = self.crew()
-            if crew is None:
-                raise RuntimeError("the executor is gone")
-            interruption = crew.start(errand is START)
-        except BaseException as error:
-            # No thread was started, whatever the reason: the place reserved for it must not be lost.
-            withdrawn = self.unreserve(errand is START, future, errand is HASTE)
-            if withdrawn or not isinstance(error, (RuntimeError, MemoryError)):
-                raise
-            return
+            if actions & START:
+                self._start(task)
         finally:
-            if errand is EXTRA:
-                # `_arrange` has set `covered`, on which later submits rely.
+            if actions & LOOK:
                 self._watch()
-        if interruption is not None:
+
+    def _start(self, task: Task | None) -> BaseException | None:
+        """Start the threads for which there are places; return why the system has refused one.
+
+        Withdraw `task`, and raise the error, if it may not stay without them.
+        """
+        while True:
+            claimed = False
             try:
-                raise interruption
-            finally:
-                # The traceback holds this frame.
-                interruption = None
+                with self.mutex:
+                    if self.staff.unborn > 0:
+                        self.staff.unborn -= 1
+                        claimed = True
+                if not claimed:
+                    return None
+                crew = self.crew()
+                if crew is None:
+                    raise RuntimeError("the executor is gone")
+                interruption = crew.start()
+            except BaseException as error:
+                # No thread was started, whatever the reason: the place reserved for it must not be lost.
+                withdrawn = claimed and self._give_back(task)
+                if withdrawn or not isinstance(error, (RuntimeError, MemoryError)):
+                    raise
+                # Without its frames, which hold the crew.
+                error.__traceback__ = None
+                return error
+            if interruption is not None:
+                try:
+                    raise interruption
+                finally:
+                    # The traceback holds this frame.
+                    interruption = None
+
+    def _give_back(self, task: Task | None) -> bool:
+        """Give back the places of workers that cannot be started; the timekeeper tries again while tasks wait.
+
+        Return whether `task` was withdrawn, because no worker is left or it has no place in the queue.
+        """
+        staff = self.staff
+        with self.mutex:
+            staff.unhire(1 + staff.unborn)
+            staff.unborn = 0
+            withdrawn = self._too_many(task)
+            if withdrawn and task is not None:
+                self._withdraw(task)
+            self._tell_idlers()
+            actions = self._balance(False, True)
+        self._perform(actions, None)
+        return withdrawn
+
+    def _too_many(self, task: Task | None) -> bool:
+        """Return whether a task may not stay where it waits, now that a worker was refused."""
+        if task is None or task._code != PENDING or task._line is None:
+            return False
+        if self.staff.headcount == 0:
+            return True
+        waiting = self.backlog.waiting() - self.backlog.short.live() - self._coming()
+        return task._line.queued and task._lane is None and 0 <= self.max_queue < waiting
+
+    def start_workers(self, count: int) -> BaseException | None:
+        """Start up to `count` workers, as many as there may be; return why the system has refused one."""
+        staff = self.staff
+        with self.mutex:
+            room = self._most() - staff.active()
+            if self.closed:
+                room = min(room, self.backlog.waiting())
+            count = max(0, min(count, room))
+            self._hire(count)
+            actions = self._balance(False)
+        self._perform(actions & LOOK, None)
+        return self._start(None)
 
     def _watch(self) -> None:
         crew = self.crew()
@@ -837,111 +728,214 @@ class Pool:
         except (RuntimeError, MemoryError) as refusal:
             # There is no timekeeper that would try again.
             with self.mutex:
-                self.covered = self.minded = False
+                self.next_look = inf
             self.give_up(refusal)
         except BaseException:
-            # A signal handler's error may have come before the timekeeper knew of this pool, which is `covered`.
+            # A signal handler's error may have come before the timekeeper knew of this pool.
             try:
                 crew.watch()
             except BaseException:
                 with self.mutex:
-                    self.covered = self.minded = False
+                    self.next_look = inf
             raise
 
-    def _waiting(self) -> int:
-        waiting = len(self.queue) - self.dead
-        return waiting + len(self.front) + len(self.short) if self.mixed else waiting
-
-    def _lacks_spare(self) -> bool:
-        return len(self.parked) + self.starting < self.min_spare_workers and not self.closed
-
-    def _special(self) -> None:
-        self.special = self.closed or self.max_queue >= 0 or self.max_wait > 0.0
-
-    def _surplus(self) -> int:
-        """Return how many workers should leave as soon as they have no task in hand."""
-        # Those beyond the ceiling stay as long as calls wait of which some may be short.
-        room = self.short_room if self.measured else 0
-        return max(0, self.headcount - self.blocked - self.max_workers - room)
-
-    def _uncover(self) -> None:
-        if self.at_ceiling:
-            self.at_ceiling = False
-            self.covered = False
-
-    def _lend(self, places: int) -> None:
-        self.max_workers += places
-        self.limit = min(self.allowed, self.max_workers)
-        if places > 0:
-            self._uncover()
-
-    def _reserve(self, count: int) -> None:
-        if not cython.compiled:
-            _leave_room(ROOM)
-        self.headcount += count
-        self.starting += count
-
-    def reserve(self, count: int) -> int:
-        """Reserve places for up to `count` workers about to be started; return how many."""
-        with self.mutex:
-            room = self.max_workers + self.blocked - self.headcount
-            if self.closed:
-                room = min(room, self._waiting())
-            count = max(0, min(count, room))
-            self._reserve(count)
-        return count
-
-    def unreserve(self, searching: bool, future: FutureCore | None, bounded: bool) -> bool:
-        """Give back the place of a worker that could not be started; the timekeeper tries again while tasks wait.
-
-        Return whether `future` was taken off the queue, because no worker is left or it has no place there (`bounded`).
-        """
-        with self.mutex:
-            self.headcount -= 1
-            self.starting -= 1
-            self._tell_idlers()
-            if searching:
-                self.searching = False
-            self._uncover()
-            withdrawn = future is not None and future._code == PENDING and (bounded or self.headcount == 0)
-            if withdrawn and future is not None:
-                self._withdraw(future)
-            # A place has become free, and there may be no worker that would give it to the seekers.
-            if self.seekers:
-                self._make_room()
-            watch = self._waiting() > 0 and not self.covered
-            self.covered = self.covered or watch
-        if watch:
-            self._watch()
-        return withdrawn
-
-    def _withdraw(self, future: FutureCore) -> None:
-        """Take back `_enter`, or a place among the seekers."""
-        if future._held:
-            self._give_up_place(future)
-            return
-        for line in (self.front, self.short, self.queue):
-            if future in line:
-                line.remove(future)
-                break
-        self._leave_line(future)
-        future._held = True
-        if future._lane is not None:
-            future._lane.leave()
-            self._admit(future._lane)
+    # Workers.
 
     def enlist(self, worker: Worker) -> None:
-        """Count a worker for which a place was reserved, before its thread starts."""
+        """Count a worker for which there is a place, before its thread starts."""
         with self.mutex:
-            self.workers.append(worker)
-            self.started += 1
+            self.staff.workers.append(worker)
+            self.staff.started += 1
 
     def delist(self, worker: Worker) -> None:
         """Take back `enlist`, if it was called, because the worker's thread could not be started."""
         with self.mutex:
-            if worker in self.workers:
-                self.workers.remove(worker)
-                self.started -= 1
+            if worker in self.staff.workers:
+                self.staff.workers.remove(worker)
+                self.staff.started -= 1
+
+    @cython.locals(task=Task)
+    @cython.nonecheck(False)
+    def turn(self, worker: Worker, done: Task | None, failed: bool) -> Task | None:
+        """Under the mutex: count the task that a worker has done, if any, and take the next; else it parks or leaves.
+
+        What is returned is in hand if it is `worker.current`; a dead task is for the caller to drop. What remains to be
+        done is in `worker.actions`.
+        """
+        staff, backlog = self.staff, self.backlog
+        # Where one that simply works ends one task and takes another, there is nothing to do: see `_balance`.
+        changes = worker.state != WORKING
+        if done is not None:
+            worker.current = None
+            if failed:
+                self.tally.failed += 1
+            if changes or worker.known is not None:
+                self._note_end(worker)
+            if done._lane is not None:
+                self._vacate(done._lane, failed)
+                changes = True
+        elif worker.state == PARKED:
+            staff.move(worker, COMING)
+        elif worker.state == GONE:
+            return None
+        else:
+            worker.expired = False
+        task: Any = None
+        queue = backlog.queue
+        if backlog.mixed or staff.headcount > staff.limit:
+            task = self._choose(worker)
+            changes = changes or worker.state != WORKING or len(self.room.tasks) > 0
+        elif queue.tasks:
+            task = queue.popleft()
+            if task._code == PENDING:
+                task._code = RUNNING
+                worker.current = task
+        if task is None:
+            self._rest(worker)
+            worker.actions = self._balance(False)
+            return None
+        if worker.current is None:
+            task._line.dead -= 1
+            if worker.state == WORKING:
+                staff.move(worker, COMING)
+            worker.actions = self._balance(False)
+            return task  # type: ignore[no-any-return]  # it is one
+        self.tally.taken += 1
+        if task._latest > 0.0:
+            backlog.unlimit(task)
+        if changes:
+            worker.actions = self._take_up(worker, done is None)
+        worker.since = self.clock
+        return task  # type: ignore[no-any-return]  # it is one
+
+    def _take_up(self, worker: Worker, arrives: bool) -> int:
+        """Under the mutex: balance where a worker has taken a task that `arrives`, or has not simply ended another."""
+        if arrives:
+            worker.expired = False
+            self.clock = monotonic()
+            if worker.state <= COMING:
+                # As `Staff.move` does it, without a call.
+                self.staff.counts[worker.state] -= 1
+                self.staff.counts[WORKING] += 1
+                worker.state = WORKING
+        return self._balance(arrives)
+
+    @cython.locals(task=Task)
+    def _choose(self, worker: Worker) -> Task | None:
+        """Under the mutex: take a task for a worker where not all wait in one line, or not all workers may take one."""
+        staff, backlog = self.staff, self.backlog
+        if not backlog.measured:
+            backlog.unmix(len(self.room.tasks) > 0)
+        if backlog.is_empty():
+            return None
+        others = shares = True
+        if staff.headcount > staff.limit:
+            if backlog.waiting() > 0 and backlog.lent.live() == 0 and (self._surplus() > 0 or not self._has_room(0)):
+                return None
+            others = staff.has_place(0)
+        if backlog.short.tasks and backlog.queue.tasks:
+            shares = 2 * (staff.engaged() - staff.counts[AHEAD] - staff.counts[SHORT] - 1) < staff.limit
+        task = backlog.next(self.clock, others, shares)
+        if task._code != PENDING:
+            return task
+        task._code = RUNNING
+        worker.current = task
+        kind = WORKING
+        if task._known is not None:
+            backlog.count(task, -1)
+            self.clock = worker.begun = monotonic()
+            worker.known = task._known
+            backlog.functions.begin(worker.known, worker.begun)
+            if task._short:
+                kind = AHEAD if others else SHORT
+                backlog.went_first += 1
+        elif task._lane is not None and task._lane.lifts_ceiling:
+            kind = LENT
+        if kind != worker.kind:
+            staff.become(worker, kind)
+        return task
+
+    def _note_end(self, worker: Worker) -> None:
+        """Under the mutex: count a call that is measured, or has a worker that is not simply working, and has ended."""
+        known: Any = worker.known
+        if known is not None:
+            # Its future, which the worker has, refers to it, too.
+            worker.known = None
+            self.backlog.functions.end(known, worker.begun, monotonic())
+        was_left = worker.kind == LEFT
+        self.staff.become(worker, WORKING)
+        if was_left:
+            # Another may be written off in its place.
+            self._write_off_abandoned()
+
+    def _rest(self, worker: Worker) -> None:
+        """Under the mutex: have a worker without a task park or leave."""
+        staff = self.staff
+        expired = worker.expired or staff.patience == 0
+        worker.expired = False
+        if (
+            self.closed
+            or (staff.headcount > staff.limit and self._surplus() > 0)
+            or (expired and staff.headcount > staff.min_workers and staff.counts[PARKED] >= staff.min_spare_workers)
+        ):
+            staff.leave(worker)
+        else:
+            # A worker that has waited and has to stay parks without a time limit, and does not wake for nothing.
+            worker.patience = -1.0 if expired else staff.patience
+            staff.move(worker, PARKED)
+        if not self.backlog.queue.tasks:
+            self.backlog.newest = False
+
+    @cython.locals(worker=Worker, current=Task)
+    def dismiss(self, worker: Worker, error: BaseException | None) -> None:
+        """Remove a worker that has not left by itself; `error` becomes the outcome of its task if that is not done."""
+        with self.mutex:
+            done: Any = worker.current
+            worker.current = None
+            if done is not None:
+                self.tally.failed += error is not None
+                self._note_end(worker)
+                current = done
+                if current._lane is not None:
+                    self._vacate(current._lane, error is not None)
+            if worker.state != GONE:
+                self.staff.leave(worker)
+            actions = self._balance(False)
+        if done is not None:
+            done._drop_call()
+            done._conclude(RUNNING, RUNNING, FINISHED, None, error)
+        self._perform(actions, None)
+
+    def runs_here(self) -> bool:
+        """Return whether the calling thread is one of the workers."""
+        worker = here.worker
+        return worker is not None and worker.pool is self
+
+    @cython.locals(worker=Worker)
+    def wait_counted(self, wait: Callable[..., Any], *args: Any) -> Any:
+        """Return `wait(*args)`; a worker that calls this counts as blocked meanwhile, and another may stand in."""
+        if not self.runs_here():
+            return wait(*args)
+        worker = here.worker
+        if not cython.compiled:
+            _leave_room(ROOM)
+        with self.mutex:
+            worker.waits += 1
+            if worker.waits == 1:
+                self.staff.move(worker, BLOCKED)
+            actions = self._balance(False)
+        try:
+            self._perform(actions, None)
+            return wait(*args)
+        finally:
+            with self.mutex:
+                worker.waits -= 1
+                if worker.waits == 0:
+                    self.staff.move(worker, worker.kind)
+                actions = self._balance(False)
+            self._perform(actions, None)
+
+    # Calls that do not count.
 
     def abandon(self, scope: Scope, left: bool) -> None:
         """Note that nobody wants what the call of `scope` returns, nor waits for its end if it is `left`."""
@@ -953,446 +947,117 @@ class Pool:
             self._write_off_abandoned()
             # They may wait for such calls alone.
             self._tell_idlers()
-            errand = self._staff()
-        self._run(errand, None)
+            actions = self._balance(False)
+        self._perform(actions, None)
 
+    @cython.locals(worker=Worker)
     def _write_off_abandoned(self) -> None:
-        """Under the mutex: count workers whose calls nobody waits for as blocked, as many as the ceiling at most."""
-        most = self.ceiling if self.ceiling > 1 else 0
-        for worker in self.workers:
-            if worker.written_off:
-                if self.written_off > most:
-                    self._write_off(worker, -1)
-            elif self._may_write_off(worker) and _is_left(worker):
-                current: Any = worker.current
-                if not _is_lent(current):
-                    self._write_off(worker, 1)
+        """Under the mutex: workers whose calls nobody waits for do not count, as many as the ceiling at most."""
+        staff = self.staff
+        most = staff.ceiling if staff.ceiling > 1 else 0
+        for worker in staff.workers:
+            if worker.kind == LEFT or worker.kind == LONG:
+                if staff.written_off > most:
+                    staff.become(worker, WORKING)
+            elif staff.may_write_off(worker) and _is_left(worker):
+                staff.become(worker, LEFT)
 
     @cython.locals(worker=Worker, known=Known)
     def _write_off_long(self, now: float) -> None:
-        """Under the mutex: count workers off that have threads for short calls, and calls that have turned out long.
+        """Under the mutex: workers do not count that have threads for short calls, and calls that have turned out long.
 
         As many as there are such threads: where others hold these, too, none is left.
         """
-        left = self.short_room
-        for worker in self.workers:
-            left -= worker.short and worker.written_off
-        for worker in self.workers:
-            if left > 0 and worker.short and now - worker.begun >= SORTED and self._may_write_off(worker):
+        staff = self.staff
+        for worker in staff.workers:
+            if worker.state == SHORT and now - worker.begun >= TRIAL and staff.counts[LONG] < staff.short_room:
                 known: Any = worker.known
-                if not self.functions.is_short(known, now):
-                    self._write_off(worker, 1)
-                    left -= 1
-
-    def _may_write_off(self, worker: Worker) -> bool:
-        return not worker.written_off and self.written_off < self.ceiling and self.ceiling > 1
-
-    def _write_off(self, worker: Worker, places: int) -> None:
-        """Under the mutex: count a worker as blocked because of an abandoned call (1), or no longer (-1)."""
-        self.written_off += places
-        worker.written_off = places > 0
-        worker.waits += places
-        if worker.waits == worker.written_off:
-            self._block(worker, places)
-        if places > 0:
-            worker.noted = True
+                if staff.may_write_off(worker) and not self.backlog.functions.is_short(known, now):
+                    staff.become(worker, LONG)
 
     def hung(self) -> str:
         """Return which abandoned calls have threads, if no more can be written off; else an empty text."""
-        crew = self.crew() if self.written_off >= self.ceiling or self.ceiling == 1 else None
+        staff = self.staff
+        crew = self.crew() if staff.written_off >= staff.ceiling or staff.ceiling == 1 else None
         return "" if crew is None else str(crew.hung())
 
-    def _arrived(self, worker: Worker) -> str | None:
-        """Under the mutex: count a worker that was on its way and has taken a task; return an errand or None."""
-        self._clear(worker)
-        self.clock = monotonic()
-        if self._waiting() > 0 and (self.parked or not self.covered or self._wants_more()):
-            return self._arrange()
-        return self._spare()
+    # The timekeeper's look.
 
-    def _clear(self, worker: Worker) -> None:
-        if worker.starting:
-            self.starting -= 1
-        elif worker.fresh:
-            self.roused -= 1
-        if worker.searching:
-            self.searching = False
-        worker.starting = worker.searching = worker.fresh = worker.expired = False
-
-    def _rest(self, worker: Worker) -> str | None:
-        """Under the mutex: have a worker without a task park or leave; return an errand or None."""
-        expired = worker.expired or self.patience == 0
-        self._clear(worker)
-        worker.leaving = (
-            self.closed
-            or (self.headcount > self.limit and self._surplus() > 0)
-            or (expired and self.headcount > self.min_workers and len(self.parked) >= self.min_spare_workers)
-        )
-        if worker.leaving:
-            self._remove(worker)
-        else:
-            # A worker that has waited and has to stay parks without a time limit, and does not wake for nothing.
-            worker.patience = -1.0 if expired else self.patience
-            worker.parked = True
-            self.parked.append(worker)
-        if not self.queue:
-            self.dequeue = self.oldest_first
-            if self.mixed:
-                self.mixed = len(self.front) + len(self.short) > 0
-        if self.seekers:
-            self._make_room()
-        self._tell_idlers()
-        return self._staff()
-
-    def _remove(self, worker: Worker) -> None:
-        self.workers.remove(worker)
-        self.headcount -= 1
-        self._tell_idlers()
-        self._uncover()
-
-    def expire(self, worker: Worker) -> None:
-        """Take a worker whose patience is over off the stack; if it has just been woken, wait for its bell."""
-        with self.mutex:
-            woken = not worker.parked
-            if not woken:
-                self.parked.remove(worker)
-                self._unpark(worker)
-                worker.expired = True
-        if woken:
-            worker.bell.acquire()
-
-    def bury(self, future: FutureCore, code: int, late: bool) -> None:
-        """Under the mutex: count a queued or held future that is done before its turn, `late` or not; admit others."""
-        lane = future._lane
-        if future._fn is None:
-            # It was counted as it was handed back.
-            return
-        if code == NOTIFIED:
-            self.cancelled += 1
-            if lane is not None:
-                lane.cancelled += 1
-        else:
-            self.taken += 1
-            self.failed += 1
-            if lane is not None:
-                lane.taken += 1
-                lane.failed += 1
-            if late:
-                self._count_expired(future)
-        if future._held:
-            if lane is not None:
-                lane.dead += 1
-            elif self.seekers:
-                self._give_up_place(future)
-        else:
-            self.dead += 1
-            self._leave_line(future)
-            if lane is not None:
-                lane.leave()
-                self._admit(lane)
-            if self.seekers:
-                self._make_room()
-        self._tell_idlers()
-
-    def sweep(self, future: FutureCore) -> None:
-        """Drop dead futures from the queue, or from a future's lane, where they are many and at least half of them."""
-        if self.dead >= COMPACT:
-            self._compact(None)
-        if future._lane is not None and future._lane.dead >= COMPACT:
-            self._compact(future._lane)
-
-    @cython.locals(future=FutureCore)
-    def _compact(self, lane: LaneCore | None) -> None:
-        # Made before the mutex is taken: that may run the garbage collector.
-        trash: list[FutureCore] = []
+    @cython.locals(known=Known)
+    def look(self, now: float) -> Snapshot | None:
+        """End what is late; return what there is to decide at `now` (monotonic seconds), None if nothing is."""
+        trash: list[Any] = []
+        staff, backlog = self.staff, self.backlog
         with self.mutex:
             collects = hold_collector()
             try:
-                lines = [self.front, self.short, self.queue] if lane is None else [lane.backlog]
-                dead = self.dead if lane is None else lane.dead
-                if dead < COMPACT or dead * 2 < sum(map(len, lines)):
-                    return
-                for line in lines:
-                    for _ in range(len(line)):
-                        future = line.popleft()
-                        if future._code == PENDING:
-                            line.append(future)
-                        else:
-                            trash.append(future)
-                if lane is None:
-                    self.dead = 0
-                else:
-                    lane.dead = 0
+                self.clock = max(self.clock, now)
+                self.next_look = inf
+                backlog.trim(trash)
+                self.room.trim(trash)
+                late = backlog.late(now)
+                if self.max_wait > 0.0:
+                    backlog.choose_end(now, self.max_wait, self.tally.taken)
+                moved: Any = None
+                if backlog.measured and now >= backlog.sorted:
+                    if staff.counts[SHORT] >= staff.short_room:
+                        self._write_off_long(now)
+                    moved = backlog.changes(now)
+                    if moved is not None:
+                        backlog.sort(self.room, trash)
+                queued = backlog.waiting() + self.room.live()
+                # For the others it is decided by what this returns.
+                while self._needs_one_beyond():
+                    self._hire(1)
+                actions = self._balance(True, True)
+                idle = staff.counts[PARKED] + staff.counts[COMING]
+                most = self._most()
+                spare = staff.lacks_spare() and not self.closed
+                # A tuple until the mutex is free: a named one is made by interpreted code.
+                crowd = staff.headcount, staff.counts[STARTING], idle, staff.counts[BLOCKED], staff.off
+                seen = (staff.active() < most, queued, self.tally.taken, *crowd, most, spare)
+                again = self.next_look
             finally:
                 let_collector(collects)
+        self._perform(actions & START, None)
+        if late:
+            self._refuse(late)
+        if moved is not None:
+            known = moved
+            moved = known if known.short else None
+        return Snapshot(*seen, moved, again) if again < inf else None
 
-    def runs_here(self) -> bool:
-        """Return whether the calling thread is one of the workers."""
-        worker = _here.worker
-        return worker is not None and worker.pool is self
-
-    @cython.locals(worker=Worker, leaver=Worker)
-    def wait_counted(self, wait: Callable[..., Any], *args: Any) -> Any:
-        """Return `wait(*args)`; a worker that calls this counts as blocked meanwhile, and another may stand in."""
-        if not self.runs_here():
-            return wait(*args)
-        worker = _here.worker
-        leaver = None
-        if not cython.compiled:
-            _leave_room(ROOM)
-        with self.mutex:
-            worker.waits += 1
-            if worker.waits == 1:
-                self._block(worker, 1)
-            self._uncover()
-            errand = self._staff()
-        try:
-            self._run(errand, None)
-            return wait(*args)
-        finally:
+    @cython.locals(task=Task)
+    def _refuse(self, late: list[Any]) -> None:
+        why = self.hung()
+        for each in late:
+            task = each
             with self.mutex:
-                worker.waits -= 1
-                if worker.waits == 0:
-                    self._block(worker, -1)
-                if self._surplus() > 0 and self.parked:
-                    leaver = self.parked.pop(0)
-                    self._unpark(leaver)
-            if leaver is not None:
-                leaver.bell.release()
+                scope = task._scope
+            if scope is not None:
+                each.reject(scope.refusal(why))
 
-    @cython.locals(current=FutureCore)
-    def _block(self, worker: Worker, places: int) -> None:
-        """Under the mutex: count a worker as blocked (1), for whom no place is lent meanwhile, or no longer (-1)."""
-        self.blocked += places
-        if worker.short:
-            self.shorts -= places
-        current: Any = worker.current
-        if current is not None and _is_lent(current):
-            self._lend(-places)
-
-    def seek(self, waiter: LockType, again: bool) -> bool:
-        """Add a submitter to the seekers, at their head if it waits `again`; return False if there is room."""
+    def leave_alone(self) -> float:
+        """Have the timekeeper look at a crowd no more until a worker is woken; return by when to look at the rest."""
         with self.mutex:
-            if self._refusal() != "full":
-                return False
-            self.seekers[waiter] = None
-            if again:
-                self.seekers.move_to_end(waiter, False)
-            errand = None if self.searching or self.covered else self._arrange()
-        self._run(errand, None)
-        return True
+            self.next_look = inf
+            actions = self._balance(False)
+            again = self.next_look
+        self._perform(actions & START, None)
+        return again
 
-    def unseek(self, waiter: LockType) -> None:
-        """Remove a submitter that gives up; a place that was already kept for it goes to the next seeker."""
-        with self.mutex:
-            if waiter in self.seekers:
-                del self.seekers[waiter]
-            elif waiter in self.promised:
-                self.promised.remove(waiter)
-                self._make_room()
-
-    def wait_left(self, future: FutureCore) -> float:
-        """Return for how many seconds a task may wait from now on; -1 for ever."""
-        return -1.0 if future._latest == 0.0 else max(0.0, future._latest - monotonic())
-
-    def count_reject(self) -> None:
-        """Count a task that was refused."""
-        with self.mutex:
-            self.rejected += 1
-
-    def retry_after(self) -> float:
-        """Return after how many seconds a caller that is refused may try again: for as long as a task waits now."""
-        trash: list[FutureCore] = []
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                self._trim(trash)
-                waited = monotonic() - self._oldest()._queued_at if self._waiting() > 0 else 0.0
-            finally:
-                let_collector(collects)
-        return min(waited, self.max_wait) if self.max_wait > 0.0 else waited
-
-    def _count_expired(self, future: FutureCore) -> None:
-        """Under the mutex: count a task that has waited for too long, and fails because of that."""
-        self.expired += 1
-        if future._lane is not None:
-            future._lane.expired += 1
-
-    def _late(self, now: float, trash: list[Any]) -> list[FutureCore]:
-        """Under the mutex: return the tasks that have waited for too long, if it is time to look for them."""
-        found: list[FutureCore] = []
-        if now < self.sought:
-            return found
-        self.sought = now + LOOKS + LOOK * self._waiting()
-        self.timed = False
-        for line in (self.front, self.short, self.queue, self.seekers):
-            if self._overdue(line, now, found):
-                self.timed = True
-        trash.append(self.backlogs)
-        self.backlogs = [lane for lane in self.backlogs if self._overdue(lane.backlog, now, found)]
-        return found
-
-    def _overdue(self, line: Any, now: float, found: list[FutureCore]) -> bool:
-        """Under the mutex: add the late tasks of a line to `found`; return whether others may yet become late."""
-        more = False
-        for each in line:
-            if type(each) is not LockType:
-                future = each
-                if future._latest > 0.0 and future._code == PENDING:
-                    if future._latest < now:
-                        found.append(future)
-                    else:
-                        more = True
-        return more
-
-    def _choose_end(self, now: float) -> None:
-        """Under the mutex: have the newest tasks taken first while the queue stands; the oldest will time out."""
-        waited = now - self._oldest()._queued_at if self._waiting() > 0 and self.max_wait > 0.0 else 0.0
-        if waited <= STALE * self.max_wait:
-            self.stale = 0.0
-            self.dequeue = self.oldest_first
-        elif self.stale == 0.0:
-            self.stale = now
-        elif self.stands(now):
-            self.dequeue = self.queue.pop
-            if not self.front and self.taken - self.turned >= TURN and waited > self.max_wait + LOOKS:
-                # One that may wait for longer than `max_wait` has its turn, or newer ones would overtake it for ever.
-                self.turned = self.taken
-                self.queue.rotate(-1)
-
-    def stands(self, now: float) -> bool:
-        """Return whether the queue stands at `now` (monotonic seconds): its oldest tasks have been late for a while."""
-        return 0.0 < self.stale <= now - STANDING
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        """Have `call()` called in the timekeeper's thread; here, if there is none."""
-        crew = self.crew()
-        try:
-            if crew is not None:
-                crew.call_soon(call)
-                return
-        except RuntimeError:
-            # There is no such thread, and none can be started.
-            pass
-        call()
+    # Ends.
 
     def close(self, broken: bool = False) -> None:
         """Take no more tasks, also if workers cannot be initialised; workers leave once the queue is empty."""
         with self.mutex:
             self.broken = self.broken or broken
             self.closed = True
-            self.allowed = ALL
-            self.limit = self.max_workers
+            self.staff.admit(ALL)
             self._special()
-            self._rouse_all()
-            self._make_room()
-            errand = self._staff()
-        self._run(errand, None)
-
-    @cython.locals(worker=Worker)
-    def dismiss(self, worker: Worker, error: BaseException | None) -> None:
-        """Remove a worker that has not left by itself; `error` becomes the outcome of its task if that is not done."""
-        with self.mutex:
-            current = worker.current
-            self._clear(worker)
-            if worker.parked:
-                self.parked.remove(worker)
-            if worker in self.workers:
-                self._remove(worker)
-            worker.current = None
-            if worker.noted:
-                self._note_end(worker)
-            if current is not None:
-                if error is not None:
-                    self.failed += 1
-                if current._lane is not None:
-                    self._vacate(current._lane, error is not None)
-            self._make_room()
-            errand = self._staff()
-        if current is not None:
-            current._drop_call()
-            current._conclude(RUNNING, RUNNING, FINISHED, None, error)
-        self._run(errand, None)
-
-    @cython.locals(future=FutureCore, worker=Worker, each=LaneCore)
-    def waiting(self, lane: LaneCore | None = None, in_hand: bool = False) -> list[FutureCore]:
-        """Return the pending futures, of one lane or of all, oldest first; those that workers have `in_hand` follow.
-
-        Held futures among the seekers are not there; a pool that is closed or has no worker has no seekers.
-        """
-        held: list[FutureCore] = []
-        running: list[FutureCore] = []
-        lanes: list[LaneCore] = []
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                queued = [*self.front, *self.short, *self.queue]
-                for worker in self.workers:
-                    if worker.current is not None:
-                        running.append(worker.current)
-                # This finds every lane in which futures wait: such a lane has others queued or running.
-                for future in [*queued, *running]:
-                    if future._lane is not None and future._lane not in lanes:
-                        lanes.append(future._lane)
-                for each in lanes:
-                    held.extend(each.backlog)
-            finally:
-                let_collector(collects)
-        found: list[FutureCore] = []
-        last = RUNNING if in_hand else PENDING
-        for future in [*held, *queued, *running]:
-            if future._code <= last and (lane is None or future._lane is lane):
-                found.append(future)
-        return found
-
-    def unclaimed(self, lane: LaneCore | None) -> int:
-        """Return how many tasks, of one lane or of the queue, wait, but for those that a worker is about to take."""
-        held = 0
-        with self.mutex:
-            queued = self._waiting()
-            if lane is not None:
-                held = len(lane.backlog) - lane.dead
-                queued = lane.admitted
-                for worker in self.workers:
-                    if worker.current is not None and worker.current._lane is lane:
-                        queued -= 1
-            return held + max(0, queued - self._coming())
-
-    def hand_back(self, lane: LaneCore | None) -> tuple[Any, Any, Any, Any] | None:
-        """Take off the queue what a worker would take next, of one lane or of all; return its future and its call.
-
-        The future stays pending, for the caller to end it; the pool counts it as cancelled.
-        """
-        trash: list[FutureCore] = []
-        found: Any = None
-        call = None
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                self._trim(trash)
-                lines = [self.front, self.short, self.queue]
-                for line in lines if lane is None else [*lines, lane.backlog]:
-                    for future in line if found is None else ():
-                        if future._code == PENDING and (lane is None or future._lane is lane):
-                            found = future
-                            break
-                if found is not None:
-                    call = found, found._fn, found._packed(), found._kwargs
-                    owner = found._lane
-                    if found._held and owner is not None:
-                        owner.backlog.remove(found)
-                    else:
-                        self._withdraw(found)
-                    self.cancelled += 1
-                    if owner is not None:
-                        owner.cancelled += 1
-                    found._lane = None
-                    found._fn = found._args = found._kwargs = None
-                    self._make_room()
-                    self._tell_idlers()
-            finally:
-                let_collector(collects)
-        return call
+            self._tell_idlers()
+            actions = self._balance(False)
+        self._perform(actions, None)
 
     def desert(self) -> None:
         """Have no thread but the main one wait for the workers or the tasks, from now on."""
@@ -1410,23 +1075,18 @@ class Pool:
 
     def forbids(self) -> str | None:
         """Return why the calling thread must not wait for this pool, or None."""
-        if _here.keeps_time:
+        if here.keeps_time:
             return "this is the timekeeper's thread, and every pool relies on that"
         if not cython.compiled and self.mutex._is_owned():
             return "this signal handler or finaliser has interrupted the pool's own code, which waits for it"
         return None
 
-    @cython.locals(worker=Worker)
     def stranded(self) -> int:
         """Return how many tasks wait that no worker will take: none is there, or all are blocked on this very pool."""
         with self.mutex:
-            blocked = 0
-            for worker in self.workers:
-                # One that is only written off may come back.
-                blocked += worker.waits > worker.written_off
-            return self._waiting() if self.headcount <= blocked and not self.broken else 0
+            helpless = self.staff.headcount <= self.staff.counts[BLOCKED] and not self.broken
+            return self.backlog.waiting() + self.room.live() if helpless else 0
 
-    @cython.locals(future=FutureCore)
     def give_up(self, refusal: BaseException) -> None:
         """Fail all tasks that wait, if no worker will take them; `refusal` is why the system starts none."""
         if self.stranded() == 0:
@@ -1441,7 +1101,7 @@ class Pool:
             error.__cause__ = refusal
             future.reject(error)
 
-    @cython.locals(worker=Worker)
+    @cython.locals(lane=LaneCore, worker=Worker)
     def await_idle(
         self, timeout: float, lane: LaneCore | None = None, remaining: int = -1, leaving: bool = False
     ) -> bool:
@@ -1454,23 +1114,23 @@ class Pool:
         reason = None if timeout == 0 else self.forbids()
         deadline = monotonic() + timeout
         elsewhere = threading.get_ident() != threading.main_thread().ident
+        staff = self.staff
         told = True
         while told:
             waiter = allocate_lock()
             waiter.acquire()
             with self.mutex:
+                waiting = self.backlog.waiting()
                 if lane is not None:
                     over = lane.admitted == 0
                 elif remaining < 0:
-                    # Workers without a task are parked, or on their way.
-                    unoccupied = len(self.parked) + self.roused + self.starting
-                    over = self._waiting() == 0 and self.headcount == unoccupied
+                    over = waiting == 0 and staff.headcount == staff.counts[PARKED] + staff.on_their_way()
                 else:
-                    workers = self.headcount
-                    for worker in self.workers if leaving else ():
+                    workers = staff.headcount
+                    for worker in staff.workers if leaving else ():
                         workers -= _is_left(worker)
-                    stuck = leaving and self.headcount - self.blocked >= self.max_workers
-                    over = workers <= remaining and (self.broken or stuck or self._waiting() == 0)
+                    stuck = leaving and staff.active() >= staff.ceiling
+                    over = workers <= remaining and (self.broken or stuck or waiting == 0)
                 if over or (elsewhere and self.deserted):
                     return over
                 if reason is None:
@@ -1487,71 +1147,38 @@ class Pool:
                             self.idlers.remove(waiter)
         return False
 
-    @cython.locals(head=FutureCore)
-    def _trim(self, trash: list[FutureCore]) -> None:
-        for line in (self.front, self.short, self.queue):
-            while self.dead and line:
-                head = line[0]
-                if head._code == PENDING:
-                    break
-                trash.append(line.popleft())
-                self.dead -= 1
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Have `call()` called in the timekeeper's thread; here, if there is none."""
+        crew = self.crew()
+        try:
+            if crew is not None:
+                crew.call_soon(call)
+                return
+        except RuntimeError:
+            # There is no such thread, and none can be started.
+            pass
+        call()
 
-    def _oldest(self) -> FutureCore:
-        """Return the future that has waited longest, or about as long; some are queued, and `_trim` was called."""
-        found: Any = None
-        # Those that go first may have come in any order, from either end.
-        for line, place in ((self.queue, 0), (self.short, 0), (self.front, 0), (self.front, -1)):
-            if line:
-                future = line[place]
-                if found is None or (future._code == PENDING and future._queued_at < found._queued_at):
-                    found = future
-        oldest: FutureCore = found
-        return oldest
+    # What others see.
 
-    @cython.locals(future=FutureCore)
-    def snapshot(self, now: float) -> Snapshot | None:
-        """Return what the timekeeper needs to know at `now` (monotonic seconds), or None if it need not look again."""
+    def count_reject(self) -> None:
+        """Count a task that was refused."""
+        with self.mutex:
+            self.rejected += 1
+
+    def retry_after(self) -> float:
+        """Return after how many seconds a caller that is refused may try again: for as long as a task waits now."""
         trash: list[Any] = []
-        late: list[FutureCore] = []
-        errand = None
         with self.mutex:
             collects = hold_collector()
             try:
-                self.clock = max(self.clock, now)
-                self._trim(trash)
-                if self.timed or self.backlogs or self.max_wait > 0.0:
-                    late = self._late(now, trash)
-                    self._choose_end(now)
-                moved = self._sort(now, trash) if self.measured and now >= self.sorted else None
-                # The seekers want a worker, too, and any that was turned away.
-                waiting = self._waiting() + len(self.seekers) + self.turned_away
-                self.turned_away = False
-                self.covered = waiting > 0 or self._lacks_spare()
-                self.minded = self._engaged() > self.crowd or len(self.backlogs) > 0
-                looked_at = self.covered or self.minded
-                self.at_ceiling = self.covered and self.headcount - self.blocked >= self._most()
-                may_grow = not self.at_ceiling
-                if self._waiting() > 0 and self.parked and not self.searching and self._has_room(1):
-                    errand = self._rouse()
-                elif not self.searching and self._wants_more():
-                    errand = self._arrange()
-                idle = len(self.parked) + self.roused
-                # A tuple until the mutex is free: a named one is made by interpreted code.
-                crowd = self.headcount, self.starting, idle, self.blocked, self.written_off
-                seen = (may_grow, waiting, self.taken, *crowd, moved)
+                self.backlog.trim(trash)
+                waited = monotonic() - self.backlog.oldest()._queued_at if self.backlog.waiting() > 0 else 0.0
             finally:
                 let_collector(collects)
-        self._run(errand, None)
-        why = self.hung() if late else ""
-        for future in late:
-            with self.mutex:
-                scope = future._scope
-            if scope is not None:
-                future.reject(scope.refusal(why))
-        return Snapshot(*seen) if looked_at else None
+        return min(waited, self.max_wait) if self.max_wait > 0.0 else waited
 
-    @cython.locals(worker=Worker, future=FutureCore)
+    @cython.locals(worker=Worker, task=Task, current=Task)
     def survey(self, calls: bool = False) -> Survey:
         """Return what the pool does at one moment, and its figures; with what is called if `calls`.
 
@@ -1561,59 +1188,155 @@ class Pool:
         seen: list[Any] = []
         threads: list[threading.Thread] = []
         oldest: Any = None
-        trash: list[FutureCore] = []
+        trash: list[Any] = []
+        staff, backlog = self.staff, self.backlog
         with self.mutex:
             collects = hold_collector()
             try:
-                self._trim(trash)
+                backlog.trim(trash)
                 now = monotonic()
-                queued = self._waiting()
+                queued = backlog.waiting()
                 if queued > 0:
-                    future = self._oldest()
-                    call = _call_of(future, calls and future._code == PENDING)
-                    oldest = future._queued_at, call
-                for worker in self.workers:
+                    task = backlog.oldest()
+                    oldest = task._queued_at, _call_of(task, calls and task._code == PENDING)
+                for worker in staff.workers:
                     threads.append(worker.thread)
                     if worker.current is not None:
-                        future = worker.current
-                        call = _call_of(future, calls)
-                        blocked = worker.waits > worker.written_off
-                        scope = future._scope
+                        current = worker.current
+                        scope = current._scope
                         since = 0.0 if scope is None else scope.abandoned
-                        place = worker.since, worker.thread, future._lane, blocked, worker.ahead
-                        seen.append((*place, since, _is_left(worker), worker.written_off, call))
-                running = len(seen)
-                counts: dict[str, float] = {
-                    # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
-                    "workers": len(self.workers),
-                    "idle": len(self.workers) - running,
-                    "running": running,
-                    "blocked": sum([task[3] for task in seen]),
-                    "queued": queued,
-                    "submitted": self.taken + queued + self.cancelled,
-                    "completed": self.taken - self.failed - running,
-                    "failed": self.failed,
-                    "cancelled": self.cancelled,
-                    "rejected": self.rejected,
-                    "expired": self.expired,
-                    "went_first": self.went_first,
-                    "started": self.started,
-                    "retired": self.started - len(self.workers),
-                }
+                        kind = worker.kind
+                        off = kind in (LEFT, LONG)
+                        short = kind in (AHEAD, SHORT, LONG)
+                        place = worker.since, worker.thread, current._lane, worker.waits > 0, short
+                        seen.append((*place, since, _is_left(worker), off, _call_of(current, calls)))
+                counts = self._counts(len(seen), queued)
             finally:
                 let_collector(collects)
-        tasks = [Task(*each) for each in seen]
+        tasks = [Running(*each) for each in seen]
         counts["oldest_wait"] = 0.0 if oldest is None else now - oldest[0]
-        left_at = [task.abandoned for task in tasks if task.abandoned > 0.0]
+        left_at = [each.abandoned for each in tasks if each.abandoned > 0.0]
         counts["abandoned"] = len(left_at)
         # A loop may have given one up after `now`.
         counts["longest_abandoned"] = max(0.0, now - min(left_at, default=now))
-        counts["longest_running"] = now - min([task.since for task in tasks], default=now)
+        counts["longest_running"] = now - min([each.since for each in tasks], default=now)
         return Survey(tasks, oldest, threads, counts)
+
+    def _counts(self, running: int, queued: int) -> dict[str, float]:
+        """Under the mutex: return the figures of `PoolStats` that are counted."""
+        staff, tally = self.staff, self.tally
+        # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
+        workers = len(staff.workers)
+        return {
+            "workers": workers,
+            "idle": workers - running,
+            "running": running,
+            "blocked": staff.counts[BLOCKED],
+            "queued": queued,
+            "submitted": tally.taken + queued + tally.cancelled,
+            "completed": tally.taken - tally.failed - running,
+            "failed": tally.failed,
+            "cancelled": tally.cancelled,
+            "rejected": self.rejected,
+            "expired": tally.expired,
+            "went_first": self.backlog.went_first,
+            "started": staff.started,
+            "retired": staff.started - workers,
+        }
 
     def counts(self) -> dict[str, float]:
         """Return the figures of `PoolStats`."""
         return self.survey().counts
+
+    @cython.locals(task=Task, worker=Worker, line=Line, lane=LaneCore)
+    def waiting(self, lane: LaneCore | None = None, in_hand: bool = False) -> list[Any]:
+        """Return the pending futures, of one lane or of all, oldest first; those that workers have `in_hand` follow.
+
+        Those that wait for room are there, too, but for those whose submitters wait.
+        """
+        held: list[Any] = []
+        queued: list[Any] = []
+        running: list[Any] = []
+        backlogs: list[Line] = []
+        with self.mutex:
+            collects = hold_collector()
+            try:
+                for worker in self.staff.workers:
+                    if worker.current is not None:
+                        running.append(worker.current)
+                backlog = self.backlog
+                for line in (backlog.lent, backlog.front, backlog.short, backlog.queue):
+                    queued.extend(line.tasks)
+                # This finds every lane in which tasks wait: such a lane has others queued or running.
+                for task in [*queued, *running]:
+                    if task._lane is not None and task._lane.backlog not in backlogs:
+                        backlogs.append(task._lane.backlog)
+                for line in backlogs:
+                    held.extend(line.tasks)
+                for task in self.room.tasks:
+                    if task not in self.submitters:
+                        queued.append(task)
+            finally:
+                let_collector(collects)
+        found: list[Any] = []
+        last = RUNNING if in_hand else PENDING
+        for task in [*held, *queued, *running]:
+            if task._code <= last and (lane is None or task._lane is lane):
+                found.append(task)
+        return found
+
+    @cython.locals(worker=Worker, lane=LaneCore)
+    def unclaimed(self, lane: LaneCore | None) -> int:
+        """Return how many tasks, of one lane or of the queue, wait, but for those that a worker is about to take."""
+        held = 0
+        with self.mutex:
+            queued = self.backlog.waiting()
+            if lane is not None:
+                held = lane.backlog.live()
+                queued = lane.admitted
+                for worker in self.staff.workers:
+                    if worker.current is not None and worker.current._lane is lane:
+                        queued -= 1
+            return held + max(0, queued - self._coming())
+
+    @cython.locals(task=Task, found=Task, line=Line)
+    def hand_back(self, lane: LaneCore | None) -> tuple[Any, Any, Any, Any] | None:
+        """Take off the queue what a worker would take next, of one lane or of all; return its future and its call.
+
+        The future stays pending, for the caller to end it; the pool counts it as cancelled.
+        """
+        trash: list[Any] = []
+        taken: Any = None
+        call = None
+        actions = 0
+        with self.mutex:
+            collects = hold_collector()
+            try:
+                backlog = self.backlog
+                backlog.trim(trash)
+                lines = [backlog.lent, backlog.front, backlog.short, backlog.queue]
+                for line in lines if lane is None else [*lines, lane.backlog]:
+                    for task in line.tasks if taken is None else ():
+                        if task._code == PENDING and (lane is None or task._lane is lane):
+                            taken = task
+                            break
+                if taken is not None:
+                    found = taken
+                    call = found, found._fn, found._packed(), found._kwargs
+                    self._withdraw(found)
+                    self.tally.cancelled += 1
+                    if found._lane is not None:
+                        found._lane.tally.cancelled += 1
+                    found._lane = None
+                    found._fn = found._args = found._kwargs = None
+                    self._tell_idlers()
+                    actions = self._balance(False)
+            finally:
+                let_collector(collects)
+        self._perform(actions, None)
+        return call
+
+    # Forks.
 
     def reopen(self) -> bool:
         """In a forked child: free the mutex if a thread that stayed with the parent held it; return whether one did."""
@@ -1626,7 +1349,7 @@ class Pool:
         self.mutex = threading.RLock()
         return True
 
-    @cython.locals(future=FutureCore, mine=FutureCore, lane=LaneCore, worker=Worker)
+    @cython.locals(task=Task, mine=Task, lane=LaneCore, worker=Worker)
     def renew(self, error: BaseException) -> None:
         """In a forked child: forget the threads that stayed with the parent, and fail the futures they left behind.
 
@@ -1634,61 +1357,59 @@ class Pool:
         child, and stays. State that a thread may have been changing when the process forked is not trusted.
         """
         caught = self.reopen()
-        here = _here.worker
-        lost = self.waiting()
-        lost.extend(seeker for seeker in self.seekers if type(seeker) is not LockType)
+        me = here.worker
+        lost = [each for each in self.waiting() if each not in self.submitters]
         lanes: set[LaneCore] = set()
         # They refer to a user's code, and may not go under the mutex.
-        kept = self.functions, self.measured
+        kept = self.backlog.functions, self.backlog.measured, self.backlog.times, self.submitters
         stayed = []
         mine: Any = None
-        for worker in self.workers:
+        for worker in self.staff.workers:
             if worker.current is not None:
                 lost.append(worker.current)
-            if worker is here:
+            if worker is me:
                 stayed.append(worker)
                 mine = worker.current
         if caught:
             _search(self, lost, lanes)
-        for future in lost:
-            if future._lane is not None:
-                lanes.add(future._lane)
+        for task in lost:
+            if task._lane is not None:
+                lanes.add(task._lane)
         with self.mutex:
             collects = hold_collector()
             try:
-                for worker in stayed:
-                    self._clear(worker)
-                    worker.waits -= worker.written_off
-                    worker.noted = worker.ahead = worker.short = worker.written_off = False
-                    worker.known = None
-                self._begin(stayed)
+                self.backlog.begin()
+                self._begin()
+                self.staff.begin(stayed)
                 for lane in lanes:
                     lane.renew()
                 if mine is not None and mine._lane is not None:
-                    mine._lane.enter()
+                    mine._lane.admitted += 1
+                    if mine._lane.lifts_ceiling:
+                        self.staff.become(stayed[0], LENT)
                 self._special()
             finally:
                 let_collector(collects)
         del kept
-        for future in lost:
-            if future is not mine:
-                future.disown(error)
+        for each in lost:
+            if each is not mine:
+                each.disown(error)
 
 
 if not cython.compiled:
     Pool = slotted(Pool, None)  # type: ignore[misc]  # the same class
 
 
-@cython.locals(future=FutureCore, lane=LaneCore)
-def _search(pool: Pool, futures: list[FutureCore], lanes: set[LaneCore]) -> None:
+@cython.locals(task=Task, lane=LaneCore)
+def _search(pool: Pool, futures: list[Any], lanes: set[LaneCore]) -> None:
     """Add all unfinished futures, and the lanes, of a pool: a thread of the parent may have been moving some."""
     for thing in gc.get_objects():
         # Not isinstance, which reads `__class__` of the object: a proxy would run code of its own.
-        if issubclass(type(thing), FutureCore):
-            future = thing
+        if issubclass(type(thing), Task):
+            task = thing
             try:
-                if future._pool is pool and future._code < CANCELLED:
-                    futures.append(future)
+                if thing._pool is pool and task._code < CANCELLED:
+                    futures.append(task)
             except AttributeError:
                 # In the plain core, a future without fields is just being made, and nothing else refers to it.
                 continue
@@ -1701,7 +1422,5 @@ def _search(pool: Pool, futures: list[FutureCore], lanes: set[LaneCore]) -> None
 _ORPHANS = Pool(None)
 """The closed pool of futures that no executor made, and of executors whose `__init__` was not called."""
 _ORPHANS.close()
-if not cython.compiled:
-    futures._ORPHANS = _ORPHANS
 
 orphans = _ORPHANS

@@ -26,6 +26,7 @@ class Scope:
         "asked",
         "cancelled",
         "deadline",
+        "entry",
         "latest",
         "left",
         "max_wait",
@@ -36,6 +37,7 @@ class Scope:
         self.max_wait: float = max_wait
         self.deadline: float = self.asked + deadline  # in monotonic seconds
         self.latest: float = min(self.asked + max_wait, self.deadline)  # when the call has to begin
+        self.entry: list[Any] | None = None  # `latest`, as `Backlog.times` has it, while the call waits
         self.cancelled: bool = False  # whether somebody has cancelled the call, or its deadline has passed
         self.abandoned: float = 0.0  # since when nobody wants what the running call returns; 0 if somebody may
         self.left: bool = False  # whether nobody waits for the end of that, either

@@ -206,7 +206,7 @@ class Timers:
             return
         try:
             # Behind a full queue it waits its turn: this thread must not.
-            refusal = executor._pool.push(thing, False, None, True)
+            refusal = executor._pool.push(thing, False, True)
         except BaseException as error:
             thing.reject(error)
             if not isinstance(error, RuntimeError):

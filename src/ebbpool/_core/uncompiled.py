@@ -12,12 +12,31 @@ if TYPE_CHECKING:
 compiled = False
 bint = bool
 double = float
+Py_ssize_t = int
 
 PENDING = 0
 RUNNING = 1
 CANCELLED = 2
 NOTIFIED = 3
 FINISHED = 4
+
+# What a worker does. The last four do not count towards the ceiling, see `Staff`.
+STARTING = 0
+COMING = 1  # on its way to the queue
+PARKED = 2
+WORKING = 3
+AHEAD = 4  # with a short call in hand
+SHORT = 5  # the same, and there was a place for it only as a short one
+LENT = 6  # with a task that has a thread beyond the ceiling
+LONG = 7  # with a call that had a place only as a short one, and has turned out long
+LEFT = 8  # with a call that nobody waits for
+BLOCKED = 9  # it waits for this very pool
+GONE = 10
+STATES = 11
+
+# What is to be done once the mutex is free, see `Pool._balance`.
+START = 1  # threads for which there are places
+LOOK = 2  # by the timekeeper
 
 
 def locals(**types: Any) -> Callable[[F], F]:

@@ -1,27 +1,16 @@
 # C types for worker.py, which Cython compiles as ebbpool._core.worker_c.
 cimport cython
-
-# Before the imports that form a circle, as in future_c.pxd.
-cdef Py_ssize_t gap(Py_ssize_t every) except -1
-
 from cpython.time cimport monotonic
 from ebbpool._core.future_c cimport FutureCore, _here, _NOBODY, breathe
-from ebbpool._core.known_c cimport Known
-from ebbpool._core.native_c cimport FINISHED, PENDING, RUNNING, called, called_with, enter, fence, leave
+from ebbpool._core.native_c cimport FINISHED, GONE, RUNNING, called, called_with, enter, fence, leave
 from ebbpool._core.pool_c cimport Pool
+from ebbpool._core.staff_c cimport Worker
+from ebbpool._core.task_c cimport Task
 
-cdef bint GIL
+cdef bint GIL_ENABLED
 
-
-cdef class Worker:
-    cdef readonly Pool pool
-    cdef object bell
-    cdef public object thread
-    cdef FutureCore current
-    cdef Known known
-    cdef double since, patience, begun
-    cdef bint parked, searching, starting, fresh, expired, leaving, noted, ahead, short, written_off
-    cdef Py_ssize_t waits
+cdef object make_call(Worker worker, Task future)
+cdef object refuse(Worker worker, Task future)
 
 
 cdef class Probe:

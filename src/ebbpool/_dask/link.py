@@ -69,7 +69,7 @@ class Link:
             # What could not be sent for want of a connection.
             self._send_all()
             if self._executor() is None or crew.pool.closed:
-                if crew.pool.headcount == 0 and not crew.pool.counts()["queued"]:
+                if crew.pool.staff.headcount == 0 and not crew.pool.counts()["queued"]:
                     # Nobody can submit any more, and all that was accepted is done.
                     name = f"{crew.prefix}_parting"
                     threading.Thread(target=self.part, name=name, daemon=daemon_threads()).start()

@@ -107,7 +107,7 @@ class Source:
         """Return the pools with their executors, None for a collected one; sample the tasks of those that are new."""
         found: dict[_Seen, Any] = {}
         for crew, owner in lifecycle.in_view():
-            if owner is None and not crew.pool.headcount:
+            if owner is None and not crew.pool.staff.headcount:
                 continue
             seen = self._known.get(crew)
             if seen is None:

@@ -14,9 +14,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ebbpool._clock import monotonic
-from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker
+from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker, make_call, work
 from ebbpool._core.waits import here
-from ebbpool._errors import with_traceback
 from ebbpool._interpreter import GIL_ENABLED, available_cpus
 from ebbpool._pool import lifecycle
 from ebbpool._pool.admission import Admission, Overload
@@ -44,7 +43,7 @@ _numbers = itertools.count(1)
 def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: object) -> None:
     # Runs in the garbage collector, perhaps in a thread that holds the mutex which `close` takes, so the timekeeper's
     # thread closes the pool.
-    if pool.headcount > 0 and not pool.closed:
+    if pool.staff.headcount > 0 and not pool.closed:
         call_soon(pool.close)
 
 
@@ -70,7 +69,6 @@ class Crew:
         self.warn_after, self.warn_lag = warn_after, warn_lag
         self.pool = Pool(self)
         self.timers = Timers(timekeeper)
-        self.pool.slow_start = initializer is not None
         self.threads: set[WorkerThread] = set()
         self.cause = ""
         self._names = itertools.count()
@@ -83,7 +81,7 @@ class Crew:
     def forget(self) -> None:
         """Begin anew, as a new pool does, and one in a forked child."""
         # Perhaps in the thread of an event loop, where no file is to be read.
-        self.pool.crowd = available_cpus(reads=False) + CREW
+        self.pool.staff.crowd = available_cpus(reads=False) + CREW
         self.decisions = Decisions()
         self._sizing = Sizing()
         self._admission = Admission(GIL_ENABLED)
@@ -108,8 +106,8 @@ class Crew:
         """Return the executor, or None if it has been collected."""
         return self._owner() if self._owner is not None else None
 
-    def start(self, searching: bool) -> BaseException | None:
-        """Start a worker, in any thread, for which the pool has reserved room.
+    def start(self) -> BaseException | None:
+        """Start a worker, in any thread, for which the pool has a place.
 
         Return the error, if any, that interrupted the start after the thread had begun: the worker lives, and the
         caller raises the error. Where this raises one itself there is no thread, and the caller gives the place back.
@@ -118,7 +116,7 @@ class Crew:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
         timekeeper.start()
         self._strike_off()
-        worker = Worker(self.pool, searching)
+        worker = Worker(self.pool)
         thread = WorkerThread(
             target=self._work,
             args=(worker,),
@@ -166,7 +164,7 @@ class Crew:
         try:
             if self._initialize(worker):
                 try:
-                    worker.run()
+                    work(worker)
                 except BaseException as error:
                     # Another thread raised an error in this one, between two tasks.
                     LOGGER.critical("Exception in worker", exc_info=True)
@@ -176,8 +174,8 @@ class Crew:
             # The thread stays in `threads` until it has ended: it has yet to drop its thread-local objects, and `join`
             # waits for that too.
             self._ending.add(threading.current_thread())
-            if self.pool.headcount == 0:
-                timekeeper.consider(*self._alarms)
+            if self.pool.staff.headcount == 0:
+                timekeeper.consider(self, *self._alarms)
 
     def _initialize(self, worker: Worker) -> bool:
         if self.initializer is None:
@@ -269,15 +267,17 @@ class Crew:
         self.pool.renew(error)
         self.timers.renew(error)
 
-    def begin(self, tick: Tick) -> float:
+    def begin(self, tick: Tick) -> float | None:
         """Note where a spell of waiting begins, in the timekeeper's thread; see `Watched.begin`."""
         rest = tick.now - self._ended
         self._sizing.begin(rest)
         if rest > MEMORY:
             self._admission.rest()
-            if self.pool.allowed != ALL:
+            if self.pool.staff.allowed != ALL:
                 self.pool.admit(ALL)
-        self._previous = tick, self.pool.taken
+        self._previous = tick, self.pool.tally.taken
+        if self.pool.staff.headcount == 0 and self.pool.leave_alone() == inf:
+            return None
         return TICK
 
     def tick(self, tick: Tick) -> float | None:
@@ -289,22 +289,25 @@ class Crew:
         return CEILING_TICK if shorter else again
 
     def _look(self, tick: Tick) -> float | None:
-        seen = self.pool.snapshot(tick.now)
+        seen = self.pool.look(tick.now)
         previous, self._previous = self._previous, None
         if seen is None:
             self._ended = tick.now
             self._refusal = None
             self._stuck = inf
             return None
-        if seen.workers > seen.blocked or previous is None or seen.taken > previous[1]:
+        if seen.workers > seen.off or previous is None or seen.taken > previous[1]:
             self._stuck = inf
         cpus = available_cpus()
-        self.pool.crowd = cpus + CREW
+        self.pool.staff.crowd = cpus + CREW
         allowed = self._admit(tick, seen, cpus)
-        if seen.queued == 0 and not self.pool.covered:
-            # Many run, and no task waits. Once one does, the timekeeper is called.
+        if seen.queued == 0 and not seen.spare:
+            # Many run, or a task waits in its lane, and may not do so for ever.
             self._ended = tick.now
-            return None if self._admission.idle and self.pool.leave_alone() else CEILING_TICK
+            if self._admission.idle:
+                again = self.pool.leave_alone()
+                return None if again == inf else max(0.0, again - tick.now)
+            return CEILING_TICK
         self._note_moved(seen)
         if not seen.may_grow:
             why = self._why_held if allowed != ALL else lambda: "max_workers reached"
@@ -316,7 +319,7 @@ class Crew:
         # Without a look before, as much as if one had come on time and nothing had happened since.
         before, taken = previous or (tick._replace(now=tick.now - TICK - tick.late), seen.taken)
         self._grow(tick, before, seen, taken, allowed, cpus)
-        if self._refusal is not None and seen.workers <= seen.blocked:
+        if self._refusal is not None and seen.workers <= seen.off:
             self._stuck = min(self._stuck, tick.now)
             if tick.now - self._stuck >= GIVE_UP:
                 self._stuck = inf
@@ -332,7 +335,7 @@ class Crew:
 
     def _grow(self, tick: Tick, before: Tick, seen: Snapshot, taken: int, allowed: int, cpus: int) -> None:
         asleep = None
-        if self._sizing.asks and seen.workers - seen.blocked < allowed:
+        if self._sizing.asks and seen.workers - seen.off < allowed:
             asleep = self._census.measure(tick.now, tick.cpu, self.threads, self._sizing.busy)
         sample = Sample(
             queued=seen.queued,
@@ -340,7 +343,7 @@ class Crew:
             workers=seen.workers,
             starting=seen.starting,
             idle=seen.idle,
-            blocked=seen.blocked - seen.written_off,
+            blocked=seen.blocked,
             elapsed=tick.now - before.now,
             late=tick.late,
             cpu=tick.cpu - before.cpu,
@@ -348,55 +351,38 @@ class Crew:
             refused=self._refusal is not None,
             asleep=asleep,
         )
-        pool = self.pool
-        most = min(pool.max_workers, max(allowed, pool.min_workers)) + seen.written_off
-        count = self._sizing.decide(sample, pool.min_workers, most, pool.min_spare_workers)
+        staff = self.pool.staff
+        most = min(staff.ceiling, max(allowed, staff.min_workers)) + seen.off - seen.blocked
+        count = self._sizing.decide(sample, staff.min_workers, most, staff.min_spare_workers)
         if allowed != ALL and seen.idle > 0:
             self.decisions.note(seen.workers, count, seen.queued, self._why_held)
         elif count > 0 or self._sizing.settled:
             self.decisions.note(seen.workers, count, seen.queued, self._sizing.why)
         if count > 0:
-            self._start_many(count)
+            self._refusal = self.pool.start_workers(count)
 
     def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
         """Tell the pool how many workers may run at a time; return that."""
         pool = self.pool
         count = functools.partial(self._census.sort, tick.now, pool)
         allowed = ALL if pool.max_queue == 0 else self._admission.decide(tick, cpus, seen.taken, count)
-        if pool.stands(tick.now):
-            before, used = self._overload.most, seen.workers - seen.blocked - seen.idle
-            most = self._overload.decide(tick.now, pool.taken - pool.expired - used, used, pool.max_wait)
+        if pool.backlog.stands(tick.now):
+            before, used = self._overload.most, seen.workers - seen.off - seen.idle
+            ended = pool.tally.taken - pool.tally.expired - used
+            most = self._overload.decide(tick.now, ended, used, pool.max_wait)
             allowed = min(allowed, most)
             if most != before:
                 self.decisions.note(seen.workers, 0, seen.queued, self._overload.why, new=True)
         else:
             self._overload.rest()
-        if allowed != ALL or pool.allowed != ALL:
+        if allowed != ALL or pool.staff.allowed != ALL:
             pool.admit(allowed)
         return allowed
 
     def _why_held(self) -> str:
         return (self._admission if self._overload.most == ALL else self._overload).why()
 
-    def _start_many(self, count: int) -> None:
-        self._refusal = None
-        left = self.pool.reserve(count)
-        try:
-            while left > 0 and self._refusal is None:
-                try:
-                    interruption = self.start(False)
-                except (RuntimeError, MemoryError) as error:
-                    # Without its frames, which hold this crew.
-                    self._refusal = with_traceback(error, None)
-                else:
-                    left -= 1
-                    if interruption is not None:
-                        raise interruption
-        finally:
-            for _ in range(left):
-                self.pool.unreserve(False, None, False)
-
 
 # Compiled functions have neither code objects nor frames.
-_BELOW = frozenset(run.__code__ for run in (Crew._work, Worker.run, Probe.__call__) if hasattr(run, "__code__"))
+_BELOW = frozenset(run.__code__ for run in (Crew._work, work, make_call, Probe.__call__) if hasattr(run, "__code__"))
 """The code that runs below a task in the thread of a worker."""

@@ -152,7 +152,6 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
         self._crew.timers.strike(future)
 
     def _refused(self, future: Any, refusal: str | None, first: bool) -> None:
-        again = False
         while refusal is not None:
             if refusal == "broken":
                 raise BrokenThreadPool(self._crew.cause)
@@ -169,28 +168,31 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
                 )
             in_line = isinstance(future, LoopCall) and self._when_full == "block"
             if in_line or self._pool.forbids() is not None:
-                refusal = self._pool.push(future, False, None, True)
+                refusal = self._pool.push(future, False, True)
                 continue
             if self._when_full == "caller_runs" or self._pool.runs_here():
                 perform(future)
                 del future  # breaks a cycle; see `perform`
                 return
-            refusal = self._push_after_waiting(future, first, again)
-            again = True
+            refusal = self._push_and_wait(future, first)
 
-    def _push_after_waiting(self, future: Any, first: bool, again: bool) -> str | None:
-        waiter = allocate_lock()
-        waiter.acquire()
+    def _push_and_wait(self, future: Any, first: bool) -> str | None:
+        """Queue a task once there is room, and return why it is refused; the calling thread waits for that."""
+        pool, told = self._pool, allocate_lock()
+        told.acquire()
+        refusal: str | None = pool.push(future, first, True, told)
+        if refusal is not None:
+            return refusal
+        left = pool.wait_left(future)
         try:
-            limit = min(self._pool.wait_left(future), threading.TIMEOUT_MAX)
-            if self._pool.seek(waiter, again) and not waiter.acquire(True, limit):
-                self._pool.count_reject()
-                raise QueueTimeout(f"no room in the queue for {limit:g} s{self._pool.hung()}", limit)
-            refusal: str | None = self._pool.push(future, first, waiter)
+            if not told.acquire(True, min(left, threading.TIMEOUT_MAX)) and pool.leave_room(future):
+                pool.count_reject()
+                raise QueueTimeout(f"no room in the queue for {left:g} s{pool.hung()}", left)
         except BaseException:
-            self._pool.unseek(waiter)
+            if not pool.leave_room(future):
+                future.cancel()
             raise
-        return refusal
+        return ("broken" if pool.broken else "closed") if pool.was_refused(future) else None
 
     # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
     _max_workers: Any = property(lambda self: self._settings.max_workers, lambda self, n: self.resize(max_workers=n))

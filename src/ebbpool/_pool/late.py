@@ -103,7 +103,7 @@ class Alarm:
 
     def tick(self, tick: Tick) -> float | None:
         crew = self._crew()
-        if crew is None or crew.pool.headcount == 0:
+        if crew is None or crew.pool.staff.headcount == 0:
             return None
         self._due = self._due or tick.now + self.limit
         if tick.now >= self._due:

@@ -80,7 +80,7 @@ def live() -> list[Any]:
 
 def in_view() -> list[tuple[Any, Any]]:
     """Return the pools that are open or still have threads, each with its executor, or None where that is collected."""
-    return [(crew, crew.owner()) for crew in live() if not crew.pool.closed or crew.pool.headcount > 0]
+    return [(crew, crew.owner()) for crew in live() if not crew.pool.closed or crew.pool.staff.headcount > 0]
 
 
 def others() -> list[str]:
@@ -91,7 +91,7 @@ def others() -> list[str]:
 
 def _staffed() -> bool:
     # The timekeeper is needed for open pools with workers: it closes such a pool when its executor is collected.
-    return any(crew.pool.headcount > 0 and not crew.pool.closed for crew in live())
+    return any(crew.pool.staff.headcount > 0 and not crew.pool.closed for crew in live())
 
 
 def after_fork(call: Callable[[], None]) -> None:
