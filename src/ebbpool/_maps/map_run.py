@@ -34,9 +34,7 @@ STALE: Final = 2e-3
 SLICE_SECONDS: Final = 10e-3
 """Seconds after which a task makes way for others: long enough for the pool to see that those behind it wait."""
 UP_FRONT: Final = 500
-"""How many tasks may be submitted before the first of them has shown how long items take."""
-AT_ONCE: Final = 8
-"""How many tasks the consumer submits before it looks again how many are missing: workers submit some, too."""
+"""How many tasks the consumer may submit at once."""
 
 
 class MapRun:
@@ -89,7 +87,7 @@ class MapRun:
         # The thread that submits right now. A task that runs in it (`when_full` is "caller_runs", for example) runs one
         # batch and nothing more.
         self.submitter: int | None = None
-        self.refusal: Exception | None = None  # what `submit` or the input raised, if no more items are read
+        self.refusal: Exception | None = None  # what was raised in place of taking a task: no more items are read
         self.bell: LockType | None = None  # what the consumer waits at for the results at `wanted`
         self.wanted = 0
         self.untimed = False  # it waits without regard to a batch that may have to be recalled
@@ -120,22 +118,17 @@ class MapRun:
         width = self._width(self.executor())
         room = None if room is None else room - room % step
         inbox = self.unclaimed.inbox
-        count = served = 0
+        count = 0
         try:
             for _ in map(inbox.append, islice(source, room)):
                 count += 1
                 if (self.queued <= 0 or self.unclaimed.size == step) and count % step == 0 and self._tasks() < width:
-                    if not self._recruit():
+                    self._recruit()
+                    if self.refusal is not None:
                         break
-                    served = count
             else:
-                if inbox and self._recruit():
-                    served = count
-            if self.refusal is not None:
-                with self.lock:
-                    given_up = [inbox.pop() for _ in range(min(count - served, len(inbox)))]
-                count -= len(given_up)
-                del given_up
+                if inbox:
+                    self._recruit()
         finally:
             self.taken += count
 
@@ -190,20 +183,21 @@ class MapRun:
         for future in list(futures):
             future.cancel()
 
-    def _recruit(self) -> bool:
-        """Submit the tasks that the unclaimed items need; return whether none was refused."""
-        executor = self.executor()
+    def _recruit(self) -> None:
+        """Submit the tasks that the unclaimed items need. If one is refused, give up what no other task would run."""
         self.submitter = get_ident()
         try:
-            while self.refusal is None:
-                if not self._submit(executor, AT_ONCE):
-                    return True
+            self._submit(self.executor(), UP_FRONT)
         except RuntimeError as error:
             # Without its traceback, which holds this map.
             self.refusal = with_traceback(error, None)
+            given_up: deque[Any] = deque()
+            with self.lock:
+                if not self._tasks():
+                    given_up, self.unclaimed.inbox = self.unclaimed.inbox, given_up
+            self.taken -= len(given_up)
         finally:
             self.submitter = None
-        return False
 
     # What tasks do, in workers.
 
@@ -270,14 +264,13 @@ class MapRun:
 
     # What both do, without the lock.
 
-    def _submit(self, executor: Any, most: int) -> bool:
-        """Submit the tasks that are missing, but not more than `most`; return whether there were any."""
-        with self.lock:
-            missing = min(most, self._missing(executor))
-        for _ in range(missing):
-            # `submit` may wait for room in the queue, and meanwhile all items may have been claimed.
-            if not self._wants_tasks(executor):
-                break
+    def _submit(self, executor: Any, most: int) -> None:
+        """Submit the tasks that are missing, but not more than `most`."""
+        for _ in range(most):
+            # Looked at each time: workers submit some, too, and claim what others were for.
+            with self.lock:
+                if not self._is_missing(executor):
+                    break
             future = self._hand_in(executor, self.work)
             # Counted only now: a task that is refused would never come.
             with self.lock:
@@ -286,7 +279,6 @@ class MapRun:
             future.add_done_callback(self._ended)
             if self.closed:
                 future.cancel()
-        return missing > 0
 
     def _hand_in(self, executor: Any, task: Callable[[], Any]) -> Future[Any]:
         # Not by `submit`: what is not the engine's own there is for calls of the user's, in the user's thread.
@@ -339,11 +331,11 @@ class MapRun:
     def _tasks(self) -> int:
         return self.queued + len(self.under_way) + self.watching
 
-    def _missing(self, executor: Any) -> int:
-        """Return how many tasks are missing in the queue."""
-        wanted = -(-len(self.unclaimed) // self.unclaimed.size)
-        wanted = min(wanted, self._width(executor) - self._tasks() + self.queued, UP_FRONT)
-        return max(wanted, int(self._wants_tasks(executor))) - self.queued
+    def _is_missing(self, executor: Any) -> bool:
+        """Return whether another task should be queued: there is always one if it would find something to do."""
+        if self.queued <= 0:
+            return self._wants_tasks(executor)
+        return self._tasks() < self._width(executor) and self.queued * self.unclaimed.size < len(self.unclaimed)
 
     def _claim(self, once: bool) -> Batch | None:
         """Return the next batch, or None; wait while one may have to be recalled, unless the task claims but `once`."""
