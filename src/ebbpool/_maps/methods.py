@@ -230,6 +230,7 @@ class Methods(Maps):
             TypeError: `genfn` is not callable, or `buffersize` is not an integer.
             ValueError: `buffersize` is below 1.
             RuntimeError: As `submit` does.
+            QueueFull: From the iterator: the queue is full, and `submit` would run the generator in this thread.
 
         What the generator raises is raised at its place. When the consumer leaves, the generator is closed in its
         worker at its next ``yield``. ``async for`` blocks no thread; it is for asyncio and uvloop.
