@@ -171,7 +171,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
         return self._door
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Handle one request, in a worker, or several that came at once, and give the connection back.
+        """Handle one request, in a worker, and give the connection back.
 
         An error goes to `handle_error`, and the connection is closed.
         """
@@ -181,10 +181,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
             super().process_request_thread(request, client_address)
             return
         self._door.count(request, 0)
-        while handled := self._handle(request, client_address):
-            if not request.advance():
-                break
-        request.again = handled and request.again
+        request.again = self._handle(request, client_address) and request.again
         self._door.give_back(request)
 
     def _lost(self, request: Any, client_address: Any) -> None:

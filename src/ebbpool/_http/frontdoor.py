@@ -306,6 +306,7 @@ class FrontDoor(Door):
         """Take a connection back from its handler, or close it; in the worker."""
         if connection.fileno() >= 0:
             if connection.again:
+                connection.advance()
                 if self._take_back(connection, self.reading if connection.data else self.idle):
                     return
             elif connection.unread():
