@@ -64,32 +64,15 @@ def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, pr
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits of another process cannot be set there")
 def test_a_parent_without_descriptors_goes_on_and_replaces_the_dead_once_it_can(tmp_path: Path) -> None:
-    script = """
-    import ctypes
-    import subprocess
-
-    def serve_beside_an_orphan(child):
-        if child.number:
-            command = ["sh", "-c", "sleep 1000 >&2 & echo $!"]
-            tell("orphan", its=subprocess.check_output(command, text=True).strip())
-        serve(child)
-
-    if __name__ == "__main__":
-        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-    """
-    with site(tmp_path, "serve_beside_an_orphan", script) as running:
+    with site(tmp_path) as running:
         first, second = running.children()
-        orphan = running.await_event("orphan")["its"]
         soft, hard = resource.prlimit(running.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (4, hard))
-        os.kill(int(orphan), signal.SIGKILL)
         os.kill(first, signal.SIGKILL)
-        # From the first to the fourth it takes longer than from one look for orphans to the next.
-        running.await_event("start_failed", 4, number=0)
+        running.await_event("start_failed", 2, number=0)
         assert running.ask() == second
         resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (soft, hard))
         running.child(0, 2)
-        eventually(lambda: not Path(f"/proc/{orphan}").exists())
         assert running.stop() == STOPPED
 
 
@@ -106,43 +89,6 @@ def test_a_template_without_descriptors_goes_on_and_forks_once_it_can(tmp_path: 
         resource.prlimit(int(template), resource.RLIMIT_NOFILE, (soft, hard))
         running.child(0, 2)
         assert Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split() == [template]
-        assert running.stop() == STOPPED
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="there are no subreapers there")
-def test_orphans_are_reaped_and_the_parent_s_own_processes_are_not(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "go")
-    script = """
-    import ctypes
-    import multiprocessing
-    import subprocess
-
-    def serve_and_leave_orphans(child):
-        for command in ("true", "setsid true", "exit 1"):
-            done = subprocess.run(["sh", "-c", f"{command} & echo $!"], stdout=subprocess.PIPE, text=True, check=True)
-            tell("orphan", its=done.stdout.strip())
-        serve(child)
-
-    def look():
-        own = [subprocess.Popen(["sh", "-c", f"exit {code}"]) for code in (3, 4)]
-        process = multiprocessing.get_context("spawn").Process(target=sys.exit, args=(5,))
-        process.start()
-        with open("go") as go:
-            go.read()
-        codes = [each.wait() for each in own]
-        process.join()
-        tell("own", codes=",".join(map(str, [*codes, process.exitcode])))
-
-    if __name__ == "__main__":
-        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-        threading.Thread(target=look, daemon=True).start()
-    """
-    with site(tmp_path, "serve_and_leave_orphans, processes=1", script) as running:
-        for count in (1, 2, 3):
-            orphan = running.await_event("orphan", count)["its"]
-            eventually(lambda: not Path(f"/proc/{orphan}").exists())  # noqa: B023  (used at once)
-        (tmp_path / "go").write_text("")
-        running.await_event("own", codes="3,4,5")
         assert running.stop() == STOPPED
 
 
