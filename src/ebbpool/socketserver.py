@@ -89,7 +89,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
 
     After `shutdown` responses say ``Connection: close``. `server_close` also closes the connections between two
     requests, a second later, as a client that was not told may be about to send one. A request that is being read is
-    read to its end, and answered. If the thread that runs `serve_forever` calls it, it waits for neither.
+    read to its end, and answered.
 
     Connections leave one file descriptor to each worker, but take half of those that the process may have in any case.
     Then those that are idle are closed, and if there are none, new ones have to wait.
@@ -230,4 +230,4 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
         super()._close_listener(patience)
         if self._door is not None:
             # What has no handler yet is read to its end, and answered.
-            self._door.close(0.0 if self._closing else patience)
+            self._door.close(patience)

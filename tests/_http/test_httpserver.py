@@ -401,18 +401,6 @@ def test_without_a_listener_connections_go_on() -> None:
         assert client.get("/again").body() == b"/again"
 
 
-def test_server_close_from_within_the_loop() -> None:
-    server = AdaptivePoolHTTPServer(LOOPBACK, Echo)
-    loop = Background(lambda: server.serve_forever(0.01))
-    with Client(server) as client, Client(server) as half:
-        half.send(b"GET")
-        assert client.get().body() == b"/"
-        server.service_actions = server.server_close  # type: ignore[method-assign]
-        loop.join()
-        assert client.ended()
-        assert half.ended()
-
-
 def test_no_descriptor_is_left_and_the_port_is_free_at_once() -> None:
     def descriptors() -> int:
         with socket.socket() as probe:
