@@ -7,7 +7,6 @@ import os
 import socket
 import socketserver
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from types import CodeType, FrameType
@@ -15,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from support.common import A_MOMENT, TIMEOUT, Background, Gate, eventually, needs_stacks, output_of
+from support.common import TIMEOUT, Background, Gate, eventually, needs_stacks, output_of
 from support.httpserver import Clock
 from support.server import (
     LOOPBACK,
@@ -105,10 +104,11 @@ def test_shutdown_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(doors, "BACK_OFF", 3600.0)
     with failing_to_accept(Server)(LOOPBACK, Echo) as server:
         server.failures = 1
+        turns: list[int] = []
+        server.service_actions = lambda: turns.append(server.attempts)
         with looping(server, poll_interval=0.001), closing(connect(server)):
-            eventually(lambda: server.attempts)
-            threading.Event().wait(A_MOMENT)
-            assert server.attempts == 1
+            eventually(lambda: turns.count(1) > 5)
+        assert server.attempts == 1
 
 
 def test_other_errors_of_accept_are_no_reason_to_wait(caplog: pytest.LogCaptureFixture) -> None:
@@ -246,10 +246,10 @@ def test_shutdown_waits_for_the_end_of_the_loop_which_may_be_run_again() -> None
                 assert ask(server, message) == message
                 server.service_actions = held  # type: ignore[method-assign]
                 held.await_begun()
-                stopping = Background(server.shutdown)
-                assert stopping.still_waits()
+                stopping = Background(lambda: (server.shutdown(), server._loop.over.is_set())[1])
+                eventually(lambda: server._loop.stopping)
                 held.open()
-                stopping.join()
+                assert stopping.join()
                 loop.join()
             assert server.socket.getblocking()
 
@@ -257,7 +257,7 @@ def test_shutdown_waits_for_the_end_of_the_loop_which_may_be_run_again() -> None
 def test_a_shutdown_that_comes_first_ends_the_loop_that_comes_next() -> None:
     with made() as server:
         stopping = Background(server.shutdown)
-        assert stopping.still_waits()
+        eventually(lambda: server._loop.stopping)
         server.serve_forever(3600)
         stopping.join()
 
