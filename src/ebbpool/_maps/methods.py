@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ebbpool._checks import NoCopy, time_limit, whole_or_none
 from ebbpool._clock import perf_counter
 from ebbpool._core.accel import instrumented
-from ebbpool._maps import streams
 from ebbpool._maps.delayed import OnError, ScheduledTask
 from ebbpool._maps.map_run import MapRun
 from ebbpool._maps.streams import DEFAULT_BUFFERSIZE, Stream
@@ -235,7 +234,7 @@ class Methods(Maps):
         What the generator raises is raised at its place. When the consumer leaves, the generator is closed in its
         worker at its next ``yield``. ``async for`` blocks no thread; it is for asyncio and uvloop.
         """
-        return streams.stream(self, genfn, args, kwargs, buffersize)
+        return Stream(self, genfn, args, kwargs, buffersize)
 
     def schedule(
         self,
@@ -292,4 +291,4 @@ class Methods(Maps):
         # Imported here, so that asyncio is imported only where it is used.
         from ebbpool._maps.async_maps import amap
 
-        return amap(self, fn, items, ordered=ordered, buffersize=buffersize)
+        return amap(self, fn, items, ordered, buffersize)

@@ -72,7 +72,7 @@ class Channel:
         try:
             values = iter(call())
             try:
-                while self._await_room():
+                while not self.left:
                     self._put(next(values))
             except StopIteration:
                 pass
@@ -93,26 +93,19 @@ class Channel:
             del call, values, error
 
     def _put(self, value: Any) -> None:
+        """Add a value, and wait while the buffer is full."""
         with self.mutex:
             if not self.left:
                 self.buffer.append(value)
             wake, self.wake = self.wake, None
+            self.stalled = True
+            full = not self.left and len(self.buffer) >= self.size
+            if not full:
+                self.stalled = False
         _ring(wake)
-
-    def _await_room(self) -> bool:
-        """Wait while the buffer is full; return False if the consumer has left."""
-        if not self._goes_on():
-            with self.mutex:
-                self.stalled = True
-                if self._goes_on():
-                    self.stalled = False
-                    return not self.left
+        if full:
             # The worker counts as blocked: the consumer may be a task that waits for a worker.
             wait_counted(self.pool, self.bell.acquire)
-        return not self.left
-
-    def _goes_on(self) -> bool:
-        return self.left or len(self.buffer) < self.size
 
     def end(self, error: BaseException | None) -> None:
         """End the stream after the values that are in the buffer."""
@@ -198,7 +191,21 @@ class Stream(NoCopy, Generic[T]):
     values in the buffer.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(
+        self, executor: Executor, genfn: Callable[..., Iterable[T]], args: Any, kwargs: Any, buffersize: int
+    ) -> None:
+        if not callable(genfn):
+            raise TypeError(f"genfn must be callable, not {genfn!r}")
+        if inspect.isasyncgenfunction(genfn) or inspect.iscoroutinefunction(genfn):
+            raise TypeError(f"genfn must be a plain generator function, not {genfn!r}")
+        pool = getattr(getattr(executor, "executor", executor), "_pool", None)
+        channel = Channel(pool, lambda: genfn(*args, **kwargs), whole("buffersize", buffersize, 1))
+        try:
+            future = executor.submit(channel.work)
+        finally:
+            channel.submitter = None
+        _open[id(channel)] = channel
+        future.add_done_callback(channel.ended)
         self._channel = channel
         self._taken = 0
 
@@ -287,30 +294,6 @@ class Stream(NoCopy, Generic[T]):
         # While the interpreter is finalizing, names of this module may be gone, and all streams have been ended.
         if channel is not None and not finalizing():
             channel.leave()
-
-
-def stream(
-    executor: Executor,
-    genfn: Callable[..., Iterable[Any]],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    buffersize: int,
-) -> Stream[Any]:
-    """See `AdaptiveExecutor.stream`."""
-    if not callable(genfn):
-        raise TypeError(f"genfn must be callable, not {genfn!r}")
-    if inspect.isasyncgenfunction(genfn) or inspect.iscoroutinefunction(genfn):
-        raise TypeError(f"genfn must be a plain generator function, not {genfn!r}")
-    pool = getattr(getattr(executor, "executor", executor), "_pool", None)
-    channel = Channel(pool, lambda: genfn(*args, **kwargs), whole("buffersize", buffersize, 1))
-    channel.submitter = threading.get_ident()
-    try:
-        future = executor.submit(channel.work)
-    finally:
-        channel.submitter = None
-    _open[id(channel)] = channel
-    future.add_done_callback(channel.ended)
-    return Stream(channel)
 
 
 def end_own(pool: Any, blocking: bool) -> None:
