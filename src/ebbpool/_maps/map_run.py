@@ -20,7 +20,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice, starmap
 from math import inf
-from threading import TIMEOUT_MAX, Condition, get_ident
+from threading import TIMEOUT_MAX, get_ident
 from typing import Any, Final
 
 from ebbpool._called import called_name
@@ -70,7 +70,6 @@ class MapRun:
         self.each: Callable[..., Iterator[Any]] = starmap if spread else map
         self.ordered = ordered
         self.lock = allocate_lock()
-        self.settled = Condition(self.lock)
         self.taken = 0  # items read from the input; only the consumer's thread counts them
         # The items that no worker has claimed. Only the consumer adds to its inbox, without the lock.
         self.unclaimed = Unclaimed(1, sys.maxsize if buffersize is None else max(1, buffersize // 4))
@@ -82,7 +81,6 @@ class MapRun:
         self.ready: dict[int, list[Any] | BaseException] = {}
         self.filed = 0
         self.queued = 0  # tasks on the way to a worker
-        self.watching = 0  # tasks that wait until batches may have to be recalled
         self.futures: set[Future[Any]] = set()
         # The thread that submits right now. A task that runs in it (`when_full` is "caller_runs", for example) runs one
         # batch and nothing more.
@@ -310,7 +308,6 @@ class MapRun:
             # Dropped once the lock is free.
             trash = [self.unclaimed, *map(self._cut, list(self.divided.values()))]
             self.unclaimed = Unclaimed(self.unclaimed.size, self.unclaimed.largest)
-            self.settled.notify_all()
             self._ring()
         del trash
 
@@ -329,7 +326,7 @@ class MapRun:
     # What follows is called with the lock held.
 
     def _tasks(self) -> int:
-        return self.queued + len(self.under_way) + self.watching
+        return self.queued + len(self.under_way)
 
     def _is_missing(self, executor: Any) -> bool:
         """Return whether another task should be queued: there is always one if it would find something to do."""
@@ -338,17 +335,14 @@ class MapRun:
         return self._tasks() < self._width(executor) and self.queued * self.unclaimed.size < len(self.unclaimed)
 
     def _claim(self, once: bool) -> Batch | None:
-        """Return the next batch, or None; wait while one may have to be recalled, unless the task claims but `once`."""
-        while not self.closed and self.fate is None:
-            now = perf_counter()
-            self._recall(now)
-            batch = self._lay(now)
-            if batch is not None or once or not self.divided:
-                return batch
-            self.watching += 1
-            self.settled.wait(max(0.0, self._until_recall(now)))
-            self.watching -= 1
-        return None
+        """Return the next batch, or None if there is none; unless it claims but `once`, it shares with busy tasks."""
+        if self.closed or self.fate is not None:
+            return None
+        now = perf_counter()
+        self._recall(now)
+        if not once and not self.unclaimed and self._recall(inf):
+            self.unclaimed.size = max(1, len(self.unclaimed) // 2)
+        return self._lay(now)
 
     def _lay(self, now: float) -> Batch | None:
         start, items = self.unclaimed.take()
@@ -366,8 +360,7 @@ class MapRun:
         # One that was recalled before any of its items began is under way no more, but another may be at its position.
         if self.under_way.get(batch.start) is batch:
             del self.under_way[batch.start]
-            if self.divided.pop(batch.start, None) is not None and not self.divided:
-                self.settled.notify_all()
+            self.divided.pop(batch.start, None)
             self.unclaimed.adapt(batch.size, now - batch.since)
             self._file(batch, batch.out)
             if self.fate is not None:
@@ -382,8 +375,6 @@ class MapRun:
                 self.unclaimed.put_back(batch.start + batch.size, rest)
         if stale:
             self.unclaimed.size = 1
-            if not self.divided:
-                self.settled.notify_all()
         return bool(stale)
 
     def _until_recall(self, now: float) -> float:
