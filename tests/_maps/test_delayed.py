@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import gc
 import logging
-import math
 import threading
 import weakref
 from concurrent.futures.thread import BrokenThreadPool
@@ -370,35 +369,6 @@ def test_an_error_stops_the_schedule_that_asks_for_it(
             assert keeper.advance(10.0) == inf
             assert task.runs == 1
             assert not task.cancel()
-
-
-seconds = "must be a number of seconds, not "
-BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    *(({name: value}, TypeError, f"^{name} {seconds}") for name in ("interval", "first") for value in (True, "1", 1j)),
-    *(
-        ({name: value}, ValueError, f"^{name} must be .* seconds, not {value!r}$")
-        for name in ("interval", "first")
-        for value in (-1, math.inf, math.nan)
-    ),
-    *(({"interval": value}, ValueError, "interval must be greater than 0 seconds, not ") for value in (0, -0.0)),
-    *(({"interval": value}, TypeError, f"interval {seconds}") for value in (None, 10**400)),
-    *(({"on_error": value}, ValueError, "on_error must be one of 'log', 'stop', not ") for value in ("raise", None)),
-    ({"fn": 3}, TypeError, "fn must be callable, not 3"),
-]
-
-
-@pytest.mark.parametrize(("given", "error", "text"), BAD)
-@pytest.mark.parametrize("propagate", [False, True])
-def test_bad_arguments(given: dict[str, Any], error: type[Exception], text: str, propagate: bool) -> None:
-    others = {name: value for name, value in given.items() if name not in ("interval", "fn")}
-    delay, fn = given.get("interval", 1), given.get("fn", print)
-    with AdaptiveExecutor(propagate_context=propagate) as pool:
-        with pytest.raises(error, match=text):
-            pool.schedule(delay, fn, **others)
-        if not others and delay != 0:
-            with pytest.raises(error, match=text.replace("interval", "delay")):
-                pool.submit_later(delay, fn)
-        assert pool.stats().delayed == 0
 
 
 @pytest.mark.parametrize("by_itself", [False, True])

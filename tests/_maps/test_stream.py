@@ -8,7 +8,7 @@ import gc
 import itertools
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -189,28 +189,6 @@ def test_it_is_refused_where_the_caller_would_run_the_generator() -> None:
             next(pool.stream(source))
         assert source.threads == set()
         gate.open()
-
-
-async def async_source(_: int) -> AsyncIterator[int]:
-    yield 1
-
-
-@pytest.mark.parametrize(
-    ("genfn", "buffersize", "error", "text"),
-    [
-        (17, 1, TypeError, r"genfn.*17"),
-        (range, 0, ValueError, r"buffersize.*0"),
-        (range, 1.5, TypeError, r"buffersize.*1\.5"),
-        (range, None, TypeError, r"buffersize.*None"),
-        (asyncio.sleep, 1, TypeError, r"genfn.*plain generator"),
-        (async_source, 1, TypeError, r"genfn.*plain generator"),
-    ],
-)
-def test_bad_arguments(genfn: Any, buffersize: Any, error: type[Exception], text: str) -> None:
-    with AdaptiveExecutor(1) as pool:
-        with pytest.raises(error, match=text):
-            pool.stream(genfn, 3, buffersize=buffersize)
-        assert pool.stats().submitted == 0
 
 
 @pytest.mark.parametrize("way", ["close", "break", "cycle", "unread"])
