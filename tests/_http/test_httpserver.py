@@ -248,7 +248,7 @@ def test_shutdown_and_server_close_end_what_is_idle_and_finish_what_is_not() -> 
     ):
         half.send(b"GET /half HT")
         assert idle.get().body() == b"/"
-        eventually(lambda: any(connection.data for connection in server._door.reading.held.values()))
+        eventually(lambda: any(connection.data for connection in server._door.reading.held))
         busy.get("/wait")
         gate.await_begun()
         queued.send(b"GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n")
@@ -275,7 +275,7 @@ def test_server_close_serves_a_request_that_came_to_an_idle_connection() -> None
         assert client.get().body() == b"/"
         assert server.join(TIMEOUT)
         server.shutdown()
-        [connection] = server._door.idle.held.values()
+        [connection] = server._door.idle.held
         client.get("/late")
         eventually(lambda: wait_for(connection, False, 0))
         server.server_close()
@@ -287,7 +287,7 @@ def test_server_close_does_not_wait_long_for_requests_that_may_come_and_gives_up
     with porter(shutdown_timeout=5) as keeper, Client(keeper.server) as slow, Client(keeper.server) as silent:
         keeper.hold(keeper.door.reading, 2)
         slow.send(b"GET ")
-        keeper.until(lambda: any(connection.data for connection in keeper.door.reading.held.values()))
+        keeper.until(lambda: any(connection.data for connection in keeper.door.reading.held))
         keeper.door.shut()
         closing = Background(keeper.server.server_close)
         eventually(lambda: keeper.door._closed)
@@ -469,7 +469,7 @@ def test_a_default_time_out_does_not_make_the_loop_wait(request: pytest.FixtureR
     socket.setdefaulttimeout(TIMEOUT)
     with porter() as keeper, Client(keeper.server) as silent, Client(keeper.server) as client:
         keeper.hold(keeper.door.reading, 2)
-        for connection in keeper.door.reading.held.values():
+        for connection in keeper.door.reading.held:
             assert connection.gettimeout() == TIMEOUT
         with pytest.raises(BlockingIOError):
             connection.receive()

@@ -380,7 +380,7 @@ def test_the_handler_s_class_logs_who_was_refused_and_why(
             setattr(keeper.server.pool_handlers, name, value)
         client.send(f"{request_line}\r\n{rest}".encode() if request_line else rest.encode())
         if status == 408:
-            keeper.until(lambda: any(held.data for held in keeper.door.reading.held.values()))
+            keeper.until(lambda: any(held.data for held in keeper.door.reading.held))
             keeper.pass_time(6)
         response = keeper.during(lambda: client.response(to_head=True))
         assert response.status == status

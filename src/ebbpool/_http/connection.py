@@ -43,7 +43,7 @@ class Connection(socket.socket):
     door: Any  # the server's front door
     limit: float | None  # seconds that one operation of a handler may take; None for ever
     room: Any  # the front door's room that it is in; None while a worker has it
-    descriptor: int  # under which the room has it, even if it has been closed since
+    descriptor: int  # under which the door has it, even if it has been closed since
     since: float  # when it came into the room, in seconds of the door's clock
     counted: int  # for how many bytes it counts among those that the door has buffered
     polled: bool  # whether the door's poller knows the descriptor
