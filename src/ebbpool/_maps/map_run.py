@@ -150,7 +150,8 @@ class MapRun:
         while True:
             with self.lock:
                 now = perf_counter()
-                recalled = position not in self.ready and self._recall(now)
+                if position not in self.ready:
+                    self._recall(now)
                 piece = self.ready.pop(position, None)
                 if piece is not None:
                     return piece
@@ -162,8 +163,6 @@ class MapRun:
                 self.bell.acquire()
                 self.untimed = not self.divided
                 bell, patience = self.bell, min(self._until_recall(now), limit - now, TIMEOUT_MAX)
-            if recalled:
-                self._enlist()
             wait_counted(self.pool, bell.acquire, True, patience)
         # Not under the lock: it may run code of the function's own.
         raise TimeoutError(f"a result of {called_name(self.fn)} was not there in time")
