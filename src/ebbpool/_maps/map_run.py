@@ -26,7 +26,7 @@ from typing import Any, Final
 from ebbpool._called import called_name
 from ebbpool._clock import perf_counter
 from ebbpool._core.accel import ExecutorCore, wait_counted
-from ebbpool._errors import with_traceback
+from ebbpool._errors import trimmed, with_traceback
 from ebbpool._maps.items import ITERATORS, Batch, Failure, Unclaimed
 
 STALE: Final = 2e-3
@@ -123,10 +123,9 @@ class MapRun:
                 if (self.queued <= 0 or self.unclaimed.size == step) and count % step == 0 and self._tasks() < width:
                     self._recruit()
                     if self.refusal is not None:
-                        break
-            else:
-                if inbox:
-                    self._recruit()
+                        return
+            if inbox:
+                self._recruit()
         finally:
             self.taken += count
 
@@ -223,7 +222,7 @@ class MapRun:
                 del executor, done
         except BaseException as error:
             # Nothing else would tell the consumer, who waits for the results of the batch.
-            self.fail(Failure(error).error, batch)
+            self.fail(trimmed(error), batch)
 
     def _run(self, batch: Batch) -> None:
         results: Any = None
@@ -319,7 +318,7 @@ class MapRun:
         return bool(executor._shutdown) or getattr(self.pool, "max_queue", -1) >= 0
 
     def _wants_tasks(self, executor: Any) -> bool:
-        """Return whether another task would find items to claim or, where it may wait for that, to recall."""
+        """Return whether another task would find items to claim or, where one is taken for that, to share."""
         return bool(self.unclaimed or (self.divided and not self._must_stay(executor)))
 
     # What follows is called with the lock held.
