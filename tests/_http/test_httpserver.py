@@ -376,14 +376,6 @@ def test_server_close_without_waiting() -> None:
         assert server.join(TIMEOUT)
 
 
-def test_server_close_without_a_loop_and_twice() -> None:
-    server = AdaptivePoolHTTPServer(("127.0.0.1", 0), Echo)
-    server.server_close()
-    assert server.socket.fileno() == -1
-    server.server_close()
-    assert server.join(0)
-
-
 def test_a_request_that_came_before_the_end_is_answered() -> None:
     for _ in range(10):
         with serving(Echo) as server:
@@ -411,9 +403,11 @@ def test_no_descriptor_is_left_and_the_port_is_free_at_once() -> None:
         with serving(Echo) as server, Client(server) as client, Client(server) as idle, Client(server):
             assert client.get("/", "Connection: close").body() == idle.get().body() == b"/"
             address = server.server_address
-        with AdaptivePoolHTTPServer(address, Echo):
+        with AdaptivePoolHTTPServer(address, Echo) as unused:
             pass
-        del server, client, idle
+        unused.server_close()
+        assert unused.join(0)
+        del server, client, idle, unused
     # What tests before this one have left may still come free.
     assert descriptors() <= before
     assert not [thread for thread in set(threading.enumerate()) - threads if thread.name.startswith("Server")]
