@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
@@ -146,6 +147,22 @@ def test_the_largest_numbers_are_accepted() -> None:
         assert pool.stats().max_workers == sys.maxsize
 
 
+def schedule(pool: AdaptiveExecutor, **given: Any) -> object:
+    return pool.schedule(given.pop("interval", 1), given.pop("fn", print), **given)
+
+
+async def async_source(_: int) -> AsyncIterator[int]:
+    yield 1
+
+
+NO_DELAY = [*((value, TypeError) for value in (True, "1", 1j)), *((value, ValueError) for value in (-1, INF, NAN))]
+NO_BUFFER = [(1.5, TypeError), ("2", TypeError), (True, TypeError), (0, ValueError), (-1, ValueError)]
+BAD_SCHEDULES = [
+    *rows(("interval", "first"), *NO_DELAY),
+    *rows(("interval",), (0, ValueError), (-0.0, ValueError), (None, TypeError), (10**400, TypeError)),
+    *rows(("on_error",), ("raise", ValueError), (None, ValueError)),
+    ("fn", 3, TypeError),
+]
 TIMED: dict[str, tuple[Any, ...]] = {"map": (str, [1]), "map_unordered": (str, [1]), "wait_idle": (), "shutdown": ()}
 BAD_CALLS: list[tuple[Callable[[AdaptiveExecutor, Any], object], str, Any, type[Exception]]] = [
     *((lambda pool, fn: pool.submit(fn, 1), "fn", value, TypeError) for value in (17, None, "print", object())),
@@ -154,6 +171,23 @@ BAD_CALLS: list[tuple[Callable[[AdaptiveExecutor, Any], object], str, Any, type[
         for way in TIMED
         for value, error in [("soon", TypeError), (b"1", TypeError), (True, TypeError), (NAN, ValueError)]
     ),
+    *((lambda pool, value, name=name: schedule(pool, **{name: value}), name, *bad) for name, *bad in BAD_SCHEDULES),
+    *(
+        (lambda pool, delay: pool.submit_later(delay, print), "delay", *bad)
+        for bad in [*NO_DELAY, (10**400, TypeError)]
+    ),
+    (lambda pool, fn: pool.submit_later(1, fn), "fn", 3, TypeError),
+    *(
+        (lambda pool, size, way=way: getattr(pool, way)(int, [1], buffersize=size), "buffersize", *bad)
+        for way in ("map", "map_unordered", "stream")
+        for bad in [*NO_BUFFER, (2**63, ValueError)]
+    ),
+    *((lambda pool, fn, way=way: getattr(pool, way)(fn, [1]), "fn", 17, TypeError) for way in ("map", "map_unordered")),
+    *(
+        (lambda pool, genfn: pool.stream(genfn, 3), "genfn", bad, TypeError)
+        for bad in (17, asyncio.sleep, async_source)
+    ),
+    (lambda pool, size: pool.stream(range, 3, buffersize=size), "buffersize", None, TypeError),
     (lambda pool, fn: pool.amap(fn, []), "fn", None, TypeError),
     (lambda pool, items: pool.amap(int, items), "items", 17, TypeError),
     *(

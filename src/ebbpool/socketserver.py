@@ -89,7 +89,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
 
     After `shutdown` responses say ``Connection: close``. `server_close` also closes the connections between two
     requests, a second later, as a client that was not told may be about to send one. A request that is being read is
-    read to its end, and answered. If the thread that runs `serve_forever` calls it, it waits for neither.
+    read to its end, and answered.
 
     Connections leave one file descriptor to each worker, but take half of those that the process may have in any case.
     Then those that are idle are closed, and if there are none, new ones have to wait.
@@ -171,7 +171,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
         return self._door
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Handle one request, in a worker, or several that came at once, and give the connection back.
+        """Handle one request, in a worker, and give the connection back.
 
         An error goes to `handle_error`, and the connection is closed.
         """
@@ -181,10 +181,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
             super().process_request_thread(request, client_address)
             return
         self._door.count(request, 0)
-        while handled := self._handle(request, client_address):
-            if not request.advance():
-                break
-        request.again = handled and request.again
+        request.again = self._handle(request, client_address) and request.again
         self._door.give_back(request)
 
     def _lost(self, request: Any, client_address: Any) -> None:
@@ -233,4 +230,4 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
         super()._close_listener(patience)
         if self._door is not None:
             # What has no handler yet is read to its end, and answered.
-            self._door.close(0.0 if self._closing else patience)
+            self._door.close(patience)

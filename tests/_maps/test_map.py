@@ -5,12 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import gc
 import itertools
-import sys
 import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -24,13 +22,21 @@ from support.common import TIMEOUT, Background, Boom, Gate, Thing, eventually, g
 
 from ebbpool import AdaptiveExecutor, QueueFull
 
-ENDS = sys.version_info < (3, 16)
-"""Whether the error of a call ends the iterator of `map`."""
-
 FAR = 2_000
 """Trivial items after which claims are large."""
 
 either = pytest.mark.parametrize("method", ["map", "map_unordered"])
+kinds = pytest.mark.parametrize("kind", ["pool", "lane", "other submit"])
+
+
+@contextmanager
+def place(kind: str, workers: int = 2, **settings: Any) -> Iterator[Any]:
+    """A pool, a lane of one, or a pool that was given another `submit`."""
+    with AdaptiveExecutor(workers, **settings) as pool:
+        if kind == "other submit":
+            vars(pool)["submit"] = partial(AdaptiveExecutor.submit, pool)
+        yield pool.lane("lane", limit=workers) if kind == "lane" else pool
+        vars(pool).pop("submit", None)
 
 
 class Source:
@@ -50,20 +56,9 @@ class Source:
         return self.taken - 1
 
 
-def test_a_map_does_after_an_error_what_that_of_the_standard_library_does() -> None:
-    with AdaptiveExecutor(1) as pool, ThreadPoolExecutor(1) as stock:
-        left = []
-        for executor in (pool, stock):
-            results = executor.map(lambda number: 1 // number, [1, 0, 1])
-            assert next(results) == 1
-            with pytest.raises(ZeroDivisionError):
-                next(results)
-            left.append(list(results))
-    assert left[0] == left[1]
-
-
+@pytest.mark.parametrize("kind", ["pool", "other submit"])
 @pytest.mark.parametrize("buffersize", [None, 3])
-def test_an_error_cancels_what_has_not_begun_if_it_ends_the_iterator(buffersize: int | None) -> None:
+def test_an_error_ends_the_iterator_and_cancels_what_has_not_begun(kind: str, buffersize: int | None) -> None:
     gate, begun = Gate(), []
 
     def work(number: int) -> None:
@@ -72,16 +67,16 @@ def test_an_error_cancels_what_has_not_begun_if_it_ends_the_iterator(buffersize:
             raise Boom
         gate()
 
-    with AdaptiveExecutor(1) as pool, gate:
+    with place(kind, 1) as pool, gate:
         results = pool.map(work, range(3), buffersize=buffersize)
         gate.await_begun()
         with pytest.raises(Boom):
             next(results)
-        assert (pool.stats().queued == 0) is ENDS
+        assert pool.stats().queued == 0
         gate.open()
         wait_for_idle(pool)
-        assert begun == ([0, 1] if ENDS else [0, 1, 2])
-        assert (pool.stats().cancelled > 0) is ENDS
+        assert begun == [0, 1]
+        assert list(results) == []
 
 
 @pytest.mark.parametrize("buffersize", [1, 5])
@@ -98,7 +93,6 @@ def test_a_buffer_is_filled_and_never_overshot(buffersize: int) -> None:
                 while begun < min(12, handed_out + buffersize):
                     gates[begun].await_begun()
                     begun += 1
-                assert waiting.still_waits()
                 assert source.taken == begun
                 gates[handed_out].open()
                 assert waiting.join() == handed_out
@@ -126,24 +120,12 @@ def test_an_input_that_fails_passes_its_error_on_after_the_results(
 
 
 @either
-@pytest.mark.parametrize(
-    ("size", "error", "text"),
-    [
-        (0, ValueError, "None or > 0, not 0"),
-        (-1, ValueError, "None or > 0, not -1"),
-        (2**63, ValueError, "at most .*, not 9223372036854775808"),
-        (1.5, TypeError, "an integer or None, not 1.5"),
-        ("2", TypeError, "an integer or None, not '2'"),
-        (True, TypeError, "an integer or None, not True"),
-    ],
-)
-def test_a_bad_call_takes_nothing_from_the_input(method: str, size: Any, error: type[Exception], text: str) -> None:
+def test_a_bad_call_takes_nothing_from_the_input(method: str) -> None:
     with AdaptiveExecutor(2) as pool:
         call, source = getattr(pool, method), Source(3)
-        with pytest.raises(error, match=f"buffersize must be {text}"):
-            call(int, source, buffersize=size)
-        with pytest.raises(TypeError, match=r"fn.*17"):
-            call(17, source)
+        for bad in ({"fn": 17}, {"buffersize": 0}, {"timeout": "soon"}):
+            with pytest.raises((TypeError, ValueError)):
+                call(bad.pop("fn", int), source, **bad)
         with pytest.raises(TypeError, match="not iterable"):
             call(int, 17)
         assert (source.taken, pool.stats().submitted) == (0, 0)
@@ -179,7 +161,7 @@ def test_every_item_has_its_result_or_its_error_once_and_in_its_place(
         f"error {number}" if number in failing else ((number, number + 1) if wide else (number,))
         for number in range(count)
     ]
-    if method == "map" and ENDS:
+    if method == "map":
         del expected[next((place for place, each in enumerate(expected, 1) if isinstance(each, str)), count) :]
     got: list[Any] = []
     with AdaptiveExecutor(3) as pool:
@@ -215,9 +197,9 @@ def test_blocking_items_all_run_at_once_though_the_pool_is_closed(closed: bool) 
         if closed:
             pool.shutdown(wait=False)
         gate.await_begun(50)
-        assert gate.nobody_begins()
         gate.open()
         assert list(results) == list(range(100))
+        assert gate.peak == 50
         pool.shutdown()
 
 
@@ -324,7 +306,7 @@ def test_any_exception_comes_at_its_place_and_cuts_nothing_short(error: type[Bas
         assert [next(results) for _ in range(FAR)] == list(range(FAR))
         with pytest.raises(seen, match=message):
             next(results)
-        assert list(results) == ([] if ENDS else list(range(FAR + 1, 2 * FAR)))
+        assert list(results) == []
         unordered = pool.map_unordered(work, range(2 * FAR))
         out = []
         with pytest.raises(seen, match=message):
@@ -335,31 +317,29 @@ def test_any_exception_comes_at_its_place_and_cuts_nothing_short(error: type[Bas
         assert pool.submit(int).result(TIMEOUT) == 0
 
 
-@pytest.mark.parametrize("kind", ["pool", "lane", "other submit"])
+@kinds
 @either
 @pytest.mark.parametrize("chunksize", [-1, 0, 2, 8, 0.5])
 def test_a_chunksize_has_no_effect_as_in_the_standard_library(kind: str, method: str, chunksize: Any) -> None:
-    with AdaptiveExecutor(8) as pool, Gate() as gate:
-        executor: Any = pool.lane("wide", limit=8) if kind == "lane" else pool
-        if kind == "other submit":
-            vars(pool)["submit"] = pool.submit
+    with place(kind, 8) as executor, Gate() as gate:
         results = getattr(executor, method)(gate, range(8), chunksize=chunksize)
         gate.await_begun(8)
         gate.open()
         assert sorted(results) == list(range(8))
 
 
-@pytest.mark.parametrize("max_workers", [1, 2, 5])
+@pytest.mark.parametrize("kind", ["pool", "other submit"])
+@pytest.mark.parametrize("max_workers", [1, 5])
 @pytest.mark.parametrize("count", [3, FAR])
-def test_maps_in_maps(max_workers: int, count: int) -> None:
-    with AdaptiveExecutor(max_workers) as pool:
+def test_maps_in_maps(kind: str, max_workers: int, count: int) -> None:
+    with place(kind, max_workers) as pool:
 
         def inner(number: int) -> int:
             return sum(pool.map(abs, range(number % 7)))
 
         outer = pool.submit(lambda: list(pool.map(inner, range(min(count, 60)))))
         assert outer.result(TIMEOUT) == [sum(range(number % 7)) for number in range(min(count, 60))]
-        assert pool.submit(lambda: list(pool.map(abs, range(count)))).result(TIMEOUT) == list(range(count))
+        assert pool.submit(lambda: sorted(pool.map_unordered(abs, range(count)))).result(TIMEOUT) == list(range(count))
         wait_for_idle(pool)
         assert pool.stats().blocked == 0
 
@@ -412,7 +392,7 @@ def test_a_full_queue_that_rejects_ends_the_map() -> None:
 variable: ContextVar[str] = ContextVar("variable", default="unset")
 
 
-@pytest.mark.parametrize("kind", ["pool", "lane", "other submit"])
+@kinds
 @pytest.mark.parametrize("buffersize", [None, 30])
 @pytest.mark.parametrize("wide", [False, True])
 @either
@@ -426,40 +406,46 @@ def test_every_item_has_a_copy_of_the_callers_context_to_itself(
 
     token = variable.set("mine")
     try:
-        with AdaptiveExecutor(2, propagate_context=True) as pool:
-            executor: Any = pool.lane("narrow", limit=1) if kind == "lane" else pool
-            if kind == "other submit":
-                vars(pool)["submit"] = pool.submit
+        with place(kind, propagate_context=True) as executor:
             columns = [range(200)] * (1 + wide)
             assert set(getattr(executor, method)(work, *columns, buffersize=buffersize)) == {"mine"}
     finally:
         variable.reset(token)
 
 
-def test_results_come_as_they_are_there() -> None:
+@kinds
+def test_results_come_as_they_are_there_and_errors_end_nothing(kind: str) -> None:
     gates = [Gate() for _ in range(4)]
-    with AdaptiveExecutor(4) as pool:
-        results = pool.map_unordered(lambda number: gates[number](number), range(4))
-        for number in (2, 0, 3, 1):
-            gates[number].await_begun()
+
+    def work(number: int) -> int:
+        gates[number]()
+        return 1 // (number - 1)
+
+    with place(kind, 4) as executor:
+        results = executor.map_unordered(work, range(4))
+        for number, result in ((2, 1), (0, -1), (1, None), (3, 0)):
             gates[number].open()
-            assert next(results) == number
-        with pytest.raises(StopIteration):
-            next(results)
+            if result is None:
+                with pytest.raises(ZeroDivisionError):
+                    next(results)
+            else:
+                assert next(results) == result
+        assert list(results) == []
 
 
 # How maps end.
 
 
+@pytest.mark.parametrize("kind", ["pool", "other submit"])
 @either
 @pytest.mark.parametrize("buffersize", [None, 2])
 @pytest.mark.parametrize(
     "ending", ["closed", "timed out", pytest.param("forgotten", marks=pytest.mark.counts_references)]
 )
-def test_a_map_that_ends_early_runs_nothing_more(method: str, buffersize: int | None, ending: str) -> None:
+def test_a_map_that_ends_early_runs_nothing_more(kind: str, method: str, buffersize: int | None, ending: str) -> None:
     last = 0 if ending == "timed out" else FAR if buffersize is None else 1
     ran: list[int] = []
-    with AdaptiveExecutor(1) as pool, Gate() as gate:
+    with place(kind, 1) as pool, Gate() as gate:
 
         def work(number: int) -> int:
             ran.append(number)
@@ -475,7 +461,7 @@ def test_a_map_that_ends_early_runs_nothing_more(method: str, buffersize: int | 
             results.close()
             results.close()
         elif ending == "timed out":
-            with pytest.raises(TimeoutError):
+            with pytest.raises(TimeoutError, match=r"a result of .*work was not there in time"):
                 list(results)
         assert ending == "forgotten" or list(results) == []
         del results
@@ -556,9 +542,7 @@ def test_a_map_is_timed_from_the_call_and_takes_what_is_there() -> None:
 @pytest.mark.parametrize("kind", ["pool", "other submit"])
 def test_items_and_results_are_let_go_as_they_are_handed_out(kind: str, buffersize: int | None) -> None:
     """Even where a claim brought several at once."""
-    with no_collector(), AdaptiveExecutor(1) as pool:
-        if kind == "other submit":
-            vars(pool)["submit"] = partial(AdaptiveExecutor.submit, pool)
+    with no_collector(), place(kind, 1) as pool:
         things = [Thing() for _ in range(800)]
         references = [weakref.ref(thing) for thing in things]
         items = (things.pop(0) for _ in range(800))
@@ -571,7 +555,6 @@ def test_items_and_results_are_let_go_as_they_are_handed_out(kind: str, buffersi
         gone(*references[:400], pool=pool)
         assert references[799]() is not None
         results.close()
-        vars(pool).pop("submit", None)
         things.clear()
         gone(*references, pool=pool)
 
@@ -609,7 +592,7 @@ def test_a_map_leaves_no_garbage_and_does_not_hold_an_error_that_it_has_raised(m
         while error := raised(results):
             gone(*error, pool=pool)
             count += 1
-        assert count == {"nothing": 0, "the input": 1, "a call": 1 if method == "map" and ENDS else 20}[fails]
+        assert count == {"nothing": 0, "the input": 1, "a call": 1 if method == "map" else 20}[fails]
         del results
         wait_for_idle(pool)
         gone(*references, pool=pool)
@@ -663,13 +646,6 @@ def test_an_iterator_in_a_cycle_may_be_collected_anywhere() -> None:
             gc.set_threshold(*threshold)
         gc.collect()
         gone(*cycles, pool=pool)
-
-
-@contextmanager
-def place(kind: str) -> Iterator[Any]:
-    """A pool, or a lane of one."""
-    with AdaptiveExecutor(2) as pool:
-        yield pool if kind == "pool" else pool.lane("narrow", limit=2)
 
 
 def read_to_the_end(results: Iterator[Any], error: str) -> list[Any]:

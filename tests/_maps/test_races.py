@@ -144,7 +144,7 @@ def test_no_task_is_asked_for_where_all_items_have_been_claimed_and_the_pool_is_
     script.run.queued = 0
     script.tasks.clear()
     script._shutdown = True
-    assert script.run._recruit()
+    script.run._recruit()
     assert not script.tasks
 
 

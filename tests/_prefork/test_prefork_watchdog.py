@@ -82,11 +82,10 @@ def test_a_child_that_takes_too_long_is_killed_and_replaced(silent: bool) -> Non
 
 
 def test_an_infinite_limit_is_never_due() -> None:
-    dog = watchdog.Watchdog(World(), 1, watchdog.Limits(math.inf, math.inf, math.inf))
-    for event, about in (("tick", (0.0,)), ("ready", (1, 0.0)), ("stop", ())):
-        getattr(dog, event)(*about)
-        dog.tick(0.0)
-        assert dog.due() == math.inf
+    world = World(1)
+    dog = world.dog = watchdog.Watchdog(world, 1, watchdog.Limits(math.inf, math.inf, math.inf))
+    for event, serial in (("tick", None), ("ready", 1), ("stop", None)):
+        assert world.tell(event, serial).dog is dog and dog.due() == math.inf
 
 
 def test_when_the_parent_itself_was_stopped_no_child_is_to_blame() -> None:

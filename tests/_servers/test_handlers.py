@@ -99,28 +99,16 @@ def test_joins_that_race_with_the_last_handlers_all_end() -> None:
     assert len(handlers) == 0
 
 
-def test_handlers_that_join_wait_for_the_others_and_not_for_each_other_and_any_other_thread_waits_for_them() -> None:
-    with made(max_workers=3) as handlers, Gate() as gate, Gate() as after:
+def test_a_handler_that_joins_waits_for_the_others() -> None:
+    with made(max_workers=2) as handlers, Gate() as gate:
         outcomes: list[bool] = []
-
-        def join() -> None:
-            outcomes.append(handlers.join(0))
-            outcomes.append(handlers.join(10))
-            # Only the last: it is no longer one that joins.
-            if len(outcomes) == 4:
-                after()
-
         handlers.submit(CLIENT, gate)
         gate.await_begun()
-        for _ in range(2):
-            handlers.submit(CLIENT, join)
-        eventually(lambda: outcomes == [False] * 2 and len(handlers._joining) == 2)
-        joining = Background(lambda: handlers.join(10))
+        handlers.submit(CLIENT, lambda: outcomes.extend(handlers.join(timeout) for timeout in (0, 10)))
+        eventually(lambda: outcomes == [False] and handlers._joining)
         gate.open()
-        after.await_begun()
-        assert outcomes == [False, False, True, True] and joining.still_waits()
-        after.open()
-        assert joining.join() is True
+        assert handlers.join(10)
+    assert outcomes == [False, True]
 
 
 def test_close_waits_no_longer_than_it_may_for_threads_without_a_handler() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import socketserver
 import sys
-import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from types import CodeType, FrameType
@@ -15,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from support.common import A_MOMENT, TIMEOUT, Background, Gate, eventually, needs_stacks, output_of
+from support.common import TIMEOUT, Background, Gate, eventually, needs_stacks, output_of
 from support.httpserver import Clock
 from support.server import (
     LOOPBACK,
@@ -25,7 +24,6 @@ from support.server import (
     connect,
     doors,
     failing_to_accept,
-    handler,
     loop_state,
     looping,
     made,
@@ -106,10 +104,11 @@ def test_shutdown_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(doors, "BACK_OFF", 3600.0)
     with failing_to_accept(Server)(LOOPBACK, Echo) as server:
         server.failures = 1
+        turns: list[int] = []
+        server.service_actions = lambda: turns.append(server.attempts)
         with looping(server, poll_interval=0.001), closing(connect(server)):
-            eventually(lambda: server.attempts)
-            threading.Event().wait(A_MOMENT)
-            assert server.attempts == 1
+            eventually(lambda: turns.count(1) > 5)
+        assert server.attempts == 1
 
 
 def test_other_errors_of_accept_are_no_reason_to_wait(caplog: pytest.LogCaptureFixture) -> None:
@@ -133,7 +132,7 @@ class Answering(socketserver.BaseRequestHandler):
 
 @pytest.mark.parametrize("base", [AdaptivePoolTCPServer, AdaptivePoolUDPServer, AdaptivePoolHTTPServer])
 @pytest.mark.parametrize("own", [True, False])
-def test_a_server_may_be_closed_in_the_midst_of_a_submission(base: Any, own: bool) -> None:
+def test_a_server_may_be_shut_down_in_the_midst_of_a_submission(base: Any, own: bool) -> None:
     """A signal handler may do that, in the loop's thread."""
     with ThreadPoolExecutor(1) as pool:
         attributes = {"shutdown_timeout": TIMEOUT, "executor": None if own else pool}
@@ -143,7 +142,8 @@ def test_a_server_may_be_closed_in_the_midst_of_a_submission(base: Any, own: boo
 
         def meddling(*args: Any) -> Any:
             server.shutdown()
-            server.server_close()
+            with pytest.raises(RuntimeError, match=r"server_close\(\) cannot be called within serve_forever"):
+                server.server_close()
             return submit(*args)
 
         executor.submit = meddling
@@ -156,92 +156,51 @@ def test_a_server_may_be_closed_in_the_midst_of_a_submission(base: Any, own: boo
             Background(server.serve_forever).join()
             if not datagrams:
                 assert client.recv(100) == b"served"
+        server.server_close()
         assert server.socket.fileno() == -1 and executor._shutdown == own
 
 
-def test_a_loop_that_was_told_to_close_its_server_says_which_handlers_still_run() -> None:
-    with Gate() as gate:
-        server = made(
-            handler(lambda _: gate()),
-            shutdown_timeout=0.01,
-            service_actions=lambda self: self.server_close() if len(self.pool_handlers) else None,
-        )
-        with (
-            closing(connect(server)),
-            pytest.raises(TimeoutError, match="these handlers are still running"),
-        ):
-            server.serve_forever(0.001)
-        gate.open()
-    server.shutdown_timeout = TIMEOUT
-    server.server_close()
-
-
-def shut_down_at(code: CodeType, moment: int) -> bool:
-    """Have the loop's own thread shut its server down at a line of `code`; tell whether it came to that line."""
-    moments: list[int] = []
+def meddled(code: CodeType, moment: int, meddle: Callable[[Server], object]) -> bool:
+    """Have the loop's own thread call `meddle` at a line of `code`; tell whether it came to that line."""
+    lines: list[int] = []
 
     def watch(frame: FrameType, event: str, _: object) -> Any:
         if frame.f_code is not code:
             return None
         if event in ("line", "return"):
-            moments.append(frame.f_lineno)
-            if len(moments) == moment + 1:
-                server.shutdown()
+            lines.append(frame.f_lineno)
+            if len(lines) == moment + 1:
+                meddle(server)
         return watch
 
     def serve() -> None:
         sys.settrace(watch)
         try:
             server.serve_forever(0.001)
+        except KeyboardInterrupt:
+            sys.settrace(None)
+            server.server_close()
+            assert server.socket.fileno() < 0, "closed before the interrupt is over"
         finally:
             sys.settrace(None)
 
     with made(service_actions=lambda self: self.shutdown()) as server:
         Background(serve).join()
-    return len(moments) > moment
+    return len(lines) > moment
 
 
-def test_the_loops_own_thread_may_shut_it_down_at_any_moment() -> None:
-    for code in loop_state.Loop.begin.__code__, loop_state.Loop.end.__code__:
-        # Before the first line there is no loop yet, and after the last one there is none any more.
-        moment = 1
-        while shut_down_at(code, moment):
-            moment += 1
-        assert moment > 5
+def interrupt(_: Server) -> None:
+    raise KeyboardInterrupt
 
 
-def interrupted_at(moment: int) -> bool:
-    """Interrupt a loop at a line before it waits, and close its server at once; tell whether it came to that line."""
-    moments: list[int] = []
-
-    def watch(frame: FrameType, event: str, _: object) -> Any:
-        if frame.f_code is AdaptivePoolMixIn._entrance.__code__:
-            sys.settrace(None)
-        if os.path.basename(frame.f_code.co_filename) not in ("loop_state.py", "contextlib.py"):
-            return None
-        if event in ("line", "return"):
-            moments.append(frame.f_lineno)
-            if len(moments) == moment + 1:
-                raise KeyboardInterrupt
-        return watch
-
-    with made(service_actions=lambda self: self.shutdown()) as server:
-        server._loop  # noqa: B018 (what makes it is not what is tried here)
-        sys.settrace(watch)
-        try:
-            server.serve_forever(0.001)
-        except KeyboardInterrupt:
-            sys.settrace(None)
-            server.server_close()
-            assert server.socket.fileno() < 0
-        finally:
-            sys.settrace(None)
-    return len(moments) > moment
+BEGIN, END = loop_state.Loop.begin.__code__, loop_state.Loop.end.__code__
 
 
-def test_a_server_whose_loop_was_interrupted_as_it_began_can_be_closed_before_the_interrupt_is_over() -> None:
-    moment = 0
-    while interrupted_at(moment):
+@pytest.mark.parametrize(("code", "meddle"), [(BEGIN, Server.shutdown), (END, Server.shutdown), (BEGIN, interrupt)])
+def test_a_loop_may_be_shut_down_or_interrupted_in_its_own_thread_at_any_moment(code: CodeType, meddle: Any) -> None:
+    # Before the first line there is no loop yet, and after the last one there is none any more.
+    moment = 1
+    while meddled(code, moment, meddle):
         moment += 1
     assert moment > 5
 
@@ -262,10 +221,10 @@ def test_shutdown_waits_for_the_end_of_the_loop_which_may_be_run_again() -> None
                 assert ask(server, message) == message
                 server.service_actions = held  # type: ignore[method-assign]
                 held.await_begun()
-                stopping = Background(server.shutdown)
-                assert stopping.still_waits()
+                stopping = Background(lambda: (server.shutdown(), server._loop.over.is_set())[1])
+                eventually(lambda: server._loop.stopping)
                 held.open()
-                stopping.join()
+                assert stopping.join()
                 loop.join()
             assert server.socket.getblocking()
 
@@ -273,7 +232,7 @@ def test_shutdown_waits_for_the_end_of_the_loop_which_may_be_run_again() -> None
 def test_a_shutdown_that_comes_first_ends_the_loop_that_comes_next() -> None:
     with made() as server:
         stopping = Background(server.shutdown)
-        assert stopping.still_waits()
+        eventually(lambda: server._loop.stopping)
         server.serve_forever(3600)
         stopping.join()
 

@@ -120,7 +120,7 @@ def test_join_waits_for_all_busy_workers_and_the_server_goes_on() -> None:
             gate.await_begun()
             assert not server.join(0)
             joining = Background(server.join)
-            assert joining.still_waits()
+            eventually(lambda: server.pool_handlers._joining)
             gate.open()
             assert joining.join() is True
         assert ask(server) == b""

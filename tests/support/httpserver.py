@@ -193,7 +193,7 @@ class Porter:
         self.turn(0)
 
     def oldest(self, room: frontdoor.Room) -> connections.Connection:
-        return next(iter(room.held.values()))
+        return next(iter(room.held))
 
 
 @contextmanager

@@ -54,25 +54,26 @@ class World:
     def __post_init__(self) -> None:
         self.dog = watchdog.Watchdog(self, self.processes, watchdog.Limits(LIMIT, LIMIT, LIMIT))
 
-    def start(self, serial: int, number: int) -> None:
-        assert serial not in self.running
-        self.running[serial] = number
+    def start(self, life: watchdog.Life) -> None:
+        assert life.serial not in self.running
+        self.running[life.serial] = life.number
 
-    def stop(self, serial: int) -> None:
-        assert serial in self.running and serial not in self.asked
-        self.asked.append(serial)
+    def stop(self, life: watchdog.Life) -> None:
+        assert life.serial in self.running and life.serial not in self.asked
+        self.asked.append(life.serial)
 
-    def kill(self, serial: int) -> None:
-        assert serial in self.running and serial not in self.killed
-        self.killed.append(serial)
+    def kill(self, life: watchdog.Life) -> None:
+        assert life.serial in self.running and life.serial not in self.killed
+        self.killed.append(life.serial)
 
-    def report(self, level: int, event: str, serial: int | None, **fields: object) -> None:
-        self.reports.append(Report(event, level, fields))
+    def report(self, level: int, event: str, life: watchdog.Life | None, **fields: object) -> None:
+        self.reports.append(Report(event, level, ({} if life is None else {"number": life.number}) | fields))
 
-    def tell(self, event: str, *about: object) -> World:
+    def tell(self, event: str, serial: int | None = None, *about: object) -> World:
         """Tell the watchdog of an event, and have it decide."""
+        whose = [] if serial is None else [self.dog.lives[serial]]
         timeless = event in ("reload", "stop", "abort")
-        getattr(self.dog, event)(*about, *([] if timeless else [self.now]))
+        getattr(self.dog, event)(*whose, *about, *([] if timeless else [self.now]))
         if event != "tick":
             self.dog.tick(self.now)
         return self

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ebbpool._clock import monotonic
-from ebbpool._http.framing import BLANK, CHUNKS, ENDLESS, FINAL, REQUEST_LINE, BadRequest, measure, measure_response
+from ebbpool._http.framing import BLANK, CHUNKS, ENDLESS, FINAL, REQUEST_LINE, measure, measure_response
 from ebbpool._stdio import wait_for
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Connection(socket.socket):
     door: Any  # the server's front door
     limit: float | None  # seconds that one operation of a handler may take; None for ever
     room: Any  # the front door's room that it is in; None while a worker has it
-    descriptor: int  # under which the room has it, even if it has been closed since
+    descriptor: int  # under which the door has it, even if it has been closed since
     since: float  # when it came into the room, in seconds of the door's clock
     counted: int  # for how many bytes it counts among those that the door has buffered
     polled: bool  # whether the door's poller knows the descriptor
@@ -52,7 +52,7 @@ class Connection(socket.socket):
     position: int  # how far `data` has been searched for the end of the head; then, how far the handler has read
     end: int  # where the request, as far as it has come, ends in `data`
     to_come: int  # how many bytes of the request have not come yet, or `ENDLESS`
-    reply: bytes | None  # what was sent of the head of the response, interim ones not counted; None once it was whole
+    reply: bytes | None  # the head of the response, kept until it is whole; None once it was sent
     left: int  # how many bytes of its body may still be sent, or `ENDLESS`, or `CHUNKS`
     tail: bytes  # the last bytes that were sent of a body in chunks
     told: bool  # whether the client was told that the connection ends
@@ -125,18 +125,11 @@ class Connection(socket.socket):
         self.waited = 0.0
         return True
 
-    def advance(self) -> bool:
-        """Go on to the next request if the handler asked for it and it has come in full; in the worker."""
-        if not self.again:
-            return False
+    def advance(self) -> None:
+        """Go on to the next request."""
         self.data = self.data[self.end :]
         self.head = None
         self.position = self.end = 0
-        try:
-            return bool(self.data) and self.ready()
-        except BadRequest:
-            # The front door finds the same error when it gets the connection back, and answers it.
-            return False
 
     def unread(self) -> bool:
         """Return whether bytes are or may be unread: with them a close becomes a reset, and destroys the response."""
@@ -197,27 +190,24 @@ class Connection(socket.socket):
             return sent if self.left else view.nbytes
 
     def _send_head(self, before: bytes, data: bytes, flags: int) -> int:
-        ends = self.head.last or (self.door.leaving and len(self.data) <= self.end)
-        if ends and not before and (line := FINAL.match(data)):
-            # Before the handler's own header lines: of two of a name many clients look at the first.
-            self.told, self.reply = True, line[0]
-            unsent = line[0] + b"Connection: close\r\n"
-            while unsent:
-                unsent = unsent[self.patiently(_send, True, unsent, flags) :]
-            return len(line[0])
         said = before + data
         size, left = measure_response(said, bytes(self.data[:8]))
-        sent: int = self.patiently(_send, True, said[len(before) : None if left < 0 else size + left], flags)
-        through = len(before) + sent
-        if through < size:
-            self.reply = said[:through]
-        elif said.startswith(INTERIM):
+        if size > len(said):
+            self.reply = said
+            return len(data)
+        head, body = (said[:size], said[size:]) if size else (said, b"")
+        ends = self.head.last or (self.door.leaving and len(self.data) <= self.end)
+        if ends and (line := FINAL.match(head)):
+            # Before the handler's own header lines: of two of a name many clients look at the first.
+            self.told = True
+            head = line[0] + b"Connection: close\r\n" + head[line.end() :]
+        while head:
+            head = head[self.patiently(_send, True, head, flags) :]
+        if said.startswith(INTERIM):
             self.reply = b""
         else:
             self.reply, self.left = None, left
-            self._count(said[size:through])
-            return sent if self.left else len(data)
-        return sent
+        return len(data) - len(body) + (self.send(body, flags) if body else 0)
 
     def _count(self, body: Any) -> None:
         """Take note of a part of the body that was sent."""
@@ -239,15 +229,11 @@ class Connection(socket.socket):
             while sent < view.nbytes:
                 sent += self.send(view[sent:], flags)
 
-    def sendmsg(self, buffers: Iterable[ReadableBuffer], *ancillary: Any) -> int:
-        """Send the buffers one after the other; there is no ancillary data on a stream of requests."""
-        return self._refuse() if any(ancillary) else self.send(b"".join(buffers))
-
     def _refuse(self, *_: object, **__: object) -> Any:
         raise io.UnsupportedOperation("not on the connection of a request: use recv, recv_into, send or sendall")
 
     if not TYPE_CHECKING:
-        recvfrom = recvfrom_into = recvmsg = recvmsg_into = sendto = _refuse
+        recvfrom = recvfrom_into = recvmsg = recvmsg_into = sendmsg = sendto = _refuse
 
     def sendfile(self, file: Any, offset: int = 0, count: int | None = None) -> int:
         """Do what any socket does, by way of `send`, which knows what is left of the body."""

@@ -39,10 +39,10 @@ RESERVED: Final = 256
 
 @dataclass(eq=False)
 class Room:
-    """Connections in one state, oldest first, by descriptor: all may stay for so many seconds."""
+    """Connections in one state, oldest first: all may stay for so many seconds."""
 
     seconds: float
-    held: dict[int, Connection] = field(default_factory=dict)
+    held: dict[Connection, None] = field(default_factory=dict)
 
 
 class FrontDoor(Door):
@@ -116,8 +116,7 @@ class FrontDoor(Door):
         with self._lock:
             batch, self._returned = self._returned, []
         for connection, room in batch:
-            if not self._enter(connection, room):
-                continue
+            self._enter(connection, room)
             if connection.data:
                 self._advance(connection)
             elif not self._poller.shared:
@@ -143,15 +142,15 @@ class FrontDoor(Door):
             return
         connection.address = client_address
         connection.door = self
-        if self._enter(connection, self.reading):
-            self._read(connection)
+        self._enter(connection, self.reading)
+        self._read(connection)
 
     def shed(self) -> bool:
         """Close the connection that matters least, the oldest of its kind."""
         for room in (self.idle, self.lingering, self.reading, self.filling):
             # A request may still be on its way to a connection that has just been accepted.
             grace = 0.0 if room in (self.idle, self.lingering) else GRACE
-            oldest = next(iter(room.held.values()), None)
+            oldest = next(iter(room.held), None)
             if oldest is not None and oldest.since + grace <= self._now:
                 self._drop(oldest)
                 return True
@@ -207,8 +206,7 @@ class FrontDoor(Door):
         room = self.reading if connection.head is None else self.filling
         if connection.data and connection.room is not room:
             self._leave(connection)
-            if not self._enter(connection, room):
-                return
+            self._enter(connection, room)
         self._arm(connection)
 
     def _discard(self, connection: Connection) -> None:
@@ -232,35 +230,29 @@ class FrontDoor(Door):
             connection.ended = True
         if connection.ended:
             self._drop(connection)
-        elif self._enter(connection, self.lingering):
+        else:
+            self._enter(connection, self.lingering)
             self._arm(connection)
 
     # Keeping.
 
-    def _enter(self, connection: Connection, room: Room) -> bool:
-        # Other code may close a connection while it is in a room, and its descriptor may be given to the next one. So
-        # it is held under the descriptor that it came with, until that comes again.
-        descriptor = connection.descriptor = connection.fileno()
-        if descriptor < 0:
-            self._drop(connection)
-            return False
-        stale = self._held.get(descriptor)
-        if stale is not None:
-            self._drop(stale)
+    def _enter(self, connection: Connection, room: Room) -> None:
+        connection.descriptor = connection.fileno()
         connection.room = room
         connection.since = self._now
         connection.came = 0
-        room.held[descriptor] = connection
-        self._held[descriptor] = connection
+        room.held[connection] = None
+        self._held[connection.descriptor] = connection
         if room is self.filling:
             self.count(connection, len(connection.data))
-        return True
 
     def _leave(self, connection: Connection) -> None:
         room, connection.room = connection.room, None
         if room is not None:
-            del room.held[connection.descriptor]
-            del self._held[connection.descriptor]
+            del room.held[connection]
+            # Other code may have closed it, and its descriptor may be another one's by now.
+            if self._held.get(connection.descriptor) is connection:
+                del self._held[connection.descriptor]
             self.count(connection, 0)
 
     def _arm(self, connection: Connection) -> None:
@@ -279,7 +271,7 @@ class FrontDoor(Door):
         self._next_look = self._now + TICK
         for room in (self.reading, self.filling, self.idle, self.lingering):
             while room.held:
-                connection = next(iter(room.held.values()))
+                connection = next(iter(room.held))
                 if connection.since + room.seconds > self._now:
                     break
                 came = len(connection.data)
@@ -306,6 +298,7 @@ class FrontDoor(Door):
         """Take a connection back from its handler, or close it; in the worker."""
         if connection.fileno() >= 0:
             if connection.again:
+                connection.advance()
                 if self._take_back(connection, self.reading if connection.data else self.idle):
                     return
             elif connection.unread():
@@ -352,7 +345,7 @@ class FrontDoor(Door):
             if patience is not None:
                 left = min(step, begun + patience - self._now)
             self.turn(left if self._held else 0.0)
-            for connection in [*self.reading.held.values(), *self.idle.held.values()]:
+            for connection in [*self.reading.held, *self.idle.held]:
                 if not connection.data and max(connection.since, begun) + GRACE <= self._now:
                     self._drop(connection)
             # Handlers give back connections whose clients were not told.

@@ -19,12 +19,7 @@ R = TypeVar("R")
 
 
 def amap(
-    executor: Any,
-    fn: Callable[[T], R],
-    items: Iterable[T] | AsyncIterable[T],
-    *,
-    ordered: bool = True,
-    buffersize: int | None = None,
+    executor: Any, fn: Callable[[T], R], items: Iterable[T] | AsyncIterable[T], ordered: bool, buffersize: int | None
 ) -> AsyncGenerator[R, None]:
     """Do what `AdaptiveExecutor.amap` does.
 

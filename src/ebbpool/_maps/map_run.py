@@ -20,13 +20,13 @@ from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice, starmap
 from math import inf
-from threading import TIMEOUT_MAX, Condition, get_ident
+from threading import TIMEOUT_MAX, get_ident
 from typing import Any, Final
 
 from ebbpool._called import called_name
 from ebbpool._clock import perf_counter
 from ebbpool._core.accel import ExecutorCore, wait_counted
-from ebbpool._errors import with_traceback
+from ebbpool._errors import trimmed, with_traceback
 from ebbpool._maps.items import ITERATORS, Batch, Failure, Unclaimed
 
 STALE: Final = 2e-3
@@ -34,9 +34,7 @@ STALE: Final = 2e-3
 SLICE_SECONDS: Final = 10e-3
 """Seconds after which a task makes way for others: long enough for the pool to see that those behind it wait."""
 UP_FRONT: Final = 500
-"""How many tasks may be submitted before the first of them has shown how long items take."""
-AT_ONCE: Final = 8
-"""How many tasks the consumer submits before it looks again how many are missing: workers submit some, too."""
+"""How many tasks the consumer may submit at once."""
 
 
 class MapRun:
@@ -72,7 +70,6 @@ class MapRun:
         self.each: Callable[..., Iterator[Any]] = starmap if spread else map
         self.ordered = ordered
         self.lock = allocate_lock()
-        self.settled = Condition(self.lock)
         self.taken = 0  # items read from the input; only the consumer's thread counts them
         # The items that no worker has claimed. Only the consumer adds to its inbox, without the lock.
         self.unclaimed = Unclaimed(1, sys.maxsize if buffersize is None else max(1, buffersize // 4))
@@ -84,12 +81,11 @@ class MapRun:
         self.ready: dict[int, list[Any] | BaseException] = {}
         self.filed = 0
         self.queued = 0  # tasks on the way to a worker
-        self.watching = 0  # tasks that wait until batches may have to be recalled
         self.futures: set[Future[Any]] = set()
         # The thread that submits right now. A task that runs in it (`when_full` is "caller_runs", for example) runs one
         # batch and nothing more.
         self.submitter: int | None = None
-        self.refusal: Exception | None = None  # what `submit` or the input raised, if no more items are read
+        self.refusal: Exception | None = None  # what was raised in place of taking a task: no more items are read
         self.bell: LockType | None = None  # what the consumer waits at for the results at `wanted`
         self.wanted = 0
         self.untimed = False  # it waits without regard to a batch that may have to be recalled
@@ -120,22 +116,16 @@ class MapRun:
         width = self._width(self.executor())
         room = None if room is None else room - room % step
         inbox = self.unclaimed.inbox
-        count = served = 0
+        count = 0
         try:
             for _ in map(inbox.append, islice(source, room)):
                 count += 1
                 if (self.queued <= 0 or self.unclaimed.size == step) and count % step == 0 and self._tasks() < width:
-                    if not self._recruit():
-                        break
-                    served = count
-            else:
-                if inbox and self._recruit():
-                    served = count
-            if self.refusal is not None:
-                with self.lock:
-                    given_up = [inbox.pop() for _ in range(min(count - served, len(inbox)))]
-                count -= len(given_up)
-                del given_up
+                    self._recruit()
+                    if self.refusal is not None:
+                        return
+            if inbox:
+                self._recruit()
         finally:
             self.taken += count
 
@@ -159,7 +149,8 @@ class MapRun:
         while True:
             with self.lock:
                 now = perf_counter()
-                recalled = position not in self.ready and self._recall(now)
+                if position not in self.ready:
+                    self._recall(now)
                 piece = self.ready.pop(position, None)
                 if piece is not None:
                     return piece
@@ -171,8 +162,6 @@ class MapRun:
                 self.bell.acquire()
                 self.untimed = not self.divided
                 bell, patience = self.bell, min(self._until_recall(now), limit - now, TIMEOUT_MAX)
-            if recalled:
-                self._enlist()
             wait_counted(self.pool, bell.acquire, True, patience)
         # Not under the lock: it may run code of the function's own.
         raise TimeoutError(f"a result of {called_name(self.fn)} was not there in time")
@@ -190,20 +179,21 @@ class MapRun:
         for future in list(futures):
             future.cancel()
 
-    def _recruit(self) -> bool:
-        """Submit the tasks that the unclaimed items need; return whether none was refused."""
-        executor = self.executor()
+    def _recruit(self) -> None:
+        """Submit the tasks that the unclaimed items need. If one is refused, give up what no other task would run."""
         self.submitter = get_ident()
         try:
-            while self.refusal is None:
-                if not self._submit(executor, AT_ONCE):
-                    return True
+            self._submit(self.executor(), UP_FRONT)
         except RuntimeError as error:
             # Without its traceback, which holds this map.
             self.refusal = with_traceback(error, None)
+            given_up: deque[Any] = deque()
+            with self.lock:
+                if not self._tasks():
+                    given_up, self.unclaimed.inbox = self.unclaimed.inbox, given_up
+            self.taken -= len(given_up)
         finally:
             self.submitter = None
-        return False
 
     # What tasks do, in workers.
 
@@ -232,7 +222,7 @@ class MapRun:
                 del executor, done
         except BaseException as error:
             # Nothing else would tell the consumer, who waits for the results of the batch.
-            self.fail(Failure(error).error, batch)
+            self.fail(trimmed(error), batch)
 
     def _run(self, batch: Batch) -> None:
         results: Any = None
@@ -270,14 +260,13 @@ class MapRun:
 
     # What both do, without the lock.
 
-    def _submit(self, executor: Any, most: int) -> bool:
-        """Submit the tasks that are missing, but not more than `most`; return whether there were any."""
-        with self.lock:
-            missing = min(most, self._missing(executor))
-        for _ in range(missing):
-            # `submit` may wait for room in the queue, and meanwhile all items may have been claimed.
-            if not self._wants_tasks(executor):
-                break
+    def _submit(self, executor: Any, most: int) -> None:
+        """Submit the tasks that are missing, but not more than `most`."""
+        for _ in range(most):
+            # Looked at each time: workers submit some, too, and claim what others were for.
+            with self.lock:
+                if not self._is_missing(executor):
+                    break
             future = self._hand_in(executor, self.work)
             # Counted only now: a task that is refused would never come.
             with self.lock:
@@ -286,7 +275,6 @@ class MapRun:
             future.add_done_callback(self._ended)
             if self.closed:
                 future.cancel()
-        return missing > 0
 
     def _hand_in(self, executor: Any, task: Callable[[], Any]) -> Future[Any]:
         # Not by `submit`: what is not the engine's own there is for calls of the user's, in the user's thread.
@@ -318,7 +306,6 @@ class MapRun:
             # Dropped once the lock is free.
             trash = [self.unclaimed, *map(self._cut, list(self.divided.values()))]
             self.unclaimed = Unclaimed(self.unclaimed.size, self.unclaimed.largest)
-            self.settled.notify_all()
             self._ring()
         del trash
 
@@ -331,32 +318,29 @@ class MapRun:
         return bool(executor._shutdown) or getattr(self.pool, "max_queue", -1) >= 0
 
     def _wants_tasks(self, executor: Any) -> bool:
-        """Return whether another task would find items to claim or, where it may wait for that, to recall."""
+        """Return whether another task would find items to claim or, where one is taken for that, to share."""
         return bool(self.unclaimed or (self.divided and not self._must_stay(executor)))
 
     # What follows is called with the lock held.
 
     def _tasks(self) -> int:
-        return self.queued + len(self.under_way) + self.watching
+        return self.queued + len(self.under_way)
 
-    def _missing(self, executor: Any) -> int:
-        """Return how many tasks are missing in the queue."""
-        wanted = -(-len(self.unclaimed) // self.unclaimed.size)
-        wanted = min(wanted, self._width(executor) - self._tasks() + self.queued, UP_FRONT)
-        return max(wanted, int(self._wants_tasks(executor))) - self.queued
+    def _is_missing(self, executor: Any) -> bool:
+        """Return whether another task should be queued: there is always one if it would find something to do."""
+        if self.queued <= 0:
+            return self._wants_tasks(executor)
+        return self._tasks() < self._width(executor) and self.queued * self.unclaimed.size < len(self.unclaimed)
 
     def _claim(self, once: bool) -> Batch | None:
-        """Return the next batch, or None; wait while one may have to be recalled, unless the task claims but `once`."""
-        while not self.closed and self.fate is None:
-            now = perf_counter()
-            self._recall(now)
-            batch = self._lay(now)
-            if batch is not None or once or not self.divided:
-                return batch
-            self.watching += 1
-            self.settled.wait(max(0.0, self._until_recall(now)))
-            self.watching -= 1
-        return None
+        """Return the next batch, or None if there is none; unless it claims but `once`, it shares with busy tasks."""
+        if self.closed or self.fate is not None:
+            return None
+        now = perf_counter()
+        self._recall(now)
+        if not once and not self.unclaimed and self._recall(inf):
+            self.unclaimed.size = max(1, len(self.unclaimed) // 2)
+        return self._lay(now)
 
     def _lay(self, now: float) -> Batch | None:
         start, items = self.unclaimed.take()
@@ -374,8 +358,7 @@ class MapRun:
         # One that was recalled before any of its items began is under way no more, but another may be at its position.
         if self.under_way.get(batch.start) is batch:
             del self.under_way[batch.start]
-            if self.divided.pop(batch.start, None) is not None and not self.divided:
-                self.settled.notify_all()
+            self.divided.pop(batch.start, None)
             self.unclaimed.adapt(batch.size, now - batch.since)
             self._file(batch, batch.out)
             if self.fate is not None:
@@ -390,8 +373,6 @@ class MapRun:
                 self.unclaimed.put_back(batch.start + batch.size, rest)
         if stale:
             self.unclaimed.size = 1
-            if not self.divided:
-                self.settled.notify_all()
         return bool(stale)
 
     def _until_recall(self, now: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from concurrent.futures import Executor
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ebbpool._checks import NoCopy, time_limit, whole_or_none
 from ebbpool._clock import perf_counter
 from ebbpool._core.accel import instrumented
-from ebbpool._maps import streams
 from ebbpool._maps.delayed import OnError, ScheduledTask
 from ebbpool._maps.map_run import MapRun
 from ebbpool._maps.streams import DEFAULT_BUFFERSIZE, Stream
@@ -27,8 +25,6 @@ T = TypeVar("T")
 
 AT_HAND: Final = list, tuple, range, dict, set, frozenset, str, bytes, bytearray, deque, KeysView, ValuesView, ItemsView
 """Iterables whose items are in memory: they are read in one step."""
-ENDS: Final = sys.version_info < (3, 16)
-"""Whether the error of a call ends the iterator of `map`, as it does in the standard library of this Python."""
 
 
 class Results(NoCopy, chain[T]):
@@ -136,10 +132,8 @@ class Maps(NoCopy, Executor):
             TypeError: `fn` is not callable, `timeout` is not a number, or `buffersize` is not an integer.
             ValueError: `timeout` is NaN, or `buffersize` is below 1.
 
-        What `fn` raises is raised by the iterator at that item's place. Up to Python 3.15 that ends the iterator; from
-        3.16 on it can be read further, as that of the standard library, and `close` ends it. A time-out always ends it,
-        and so does a pool that breaks or cancels. When the iterator ends early, calls that have not started are
-        cancelled.
+        What `fn` raises is raised by the iterator at that item's place, and ends it. When the iterator ends early,
+        calls that have not started are cancelled.
 
         Once the pool is shut down, no more items are read. Results of those read before are handed out; then, if there
         are more items, `RuntimeError` is raised.
@@ -205,7 +199,7 @@ class Maps(NoCopy, Executor):
             raise
         # Without a buffer size all items have been read by now, and the executor may be collected.
         keeper = None if buffersize is None else self
-        pieces = _hand_out(run, source, keeper, buffersize, limit, in_order and ENDS)
+        pieces = _hand_out(run, source, keeper, buffersize, limit, in_order)
         results = Results.from_iterable(pieces)
         assert isinstance(results, Results)
         results._pieces = pieces
@@ -230,11 +224,12 @@ class Methods(Maps):
             TypeError: `genfn` is not callable, or `buffersize` is not an integer.
             ValueError: `buffersize` is below 1.
             RuntimeError: As `submit` does.
+            QueueFull: From the iterator: the queue is full, and `submit` would run the generator in this thread.
 
         What the generator raises is raised at its place. When the consumer leaves, the generator is closed in its
         worker at its next ``yield``. ``async for`` blocks no thread; it is for asyncio and uvloop.
         """
-        return streams.stream(self, genfn, args, kwargs, buffersize)
+        return Stream(self, genfn, args, kwargs, buffersize)
 
     def schedule(
         self,
@@ -291,4 +286,4 @@ class Methods(Maps):
         # Imported here, so that asyncio is imported only where it is used.
         from ebbpool._maps.async_maps import amap
 
-        return amap(self, fn, items, ordered=ordered, buffersize=buffersize)
+        return amap(self, fn, items, ordered, buffersize)

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from ebbpool._checks import NoCopy, whole
 from ebbpool._core.accel import wait_counted
-from ebbpool._errors import trimmed
+from ebbpool._errors import QueueFull, trimmed
 from ebbpool._pool import lifecycle
 
 T = TypeVar("T")
@@ -55,9 +55,7 @@ class Channel:
         self.left: bool = False  # whether the consumer has left
         self.over: bool = False  # whether the generator has ended, with `error` if that is not None
         self.error: BaseException | None = None
-        self.submitter: int | None = None
-        # The generator itself, if `submit` ran the task in the submitting thread; `next_value` runs it then.
-        self.local: Iterator[Any] | None = None
+        self.submitter: int | None = threading.get_ident()
 
     # The worker's end.
 
@@ -67,15 +65,14 @@ class Channel:
         if call is None or self.left:
             return
         if self.submitter == threading.get_ident():
-            # A loop over the generator would wait here for room that only this very thread can make.
-            self.local = iter(call())
-            return
+            # It would wait here for room that only this very thread can make.
+            raise QueueFull("the queue is full, and a stream cannot run in the thread that is to read it")
         error: BaseException | None = None
         values: Any = None
         try:
             values = iter(call())
             try:
-                while self._await_room():
+                while not self.left:
                     self._put(next(values))
             except StopIteration:
                 pass
@@ -84,6 +81,10 @@ class Channel:
         except BaseException as caught:
             # Without this frame, which holds the channel that holds the error.
             error = trimmed(caught)
+            if isinstance(error, StopIteration | StopAsyncIteration):
+                # For a consumer it would be the end.
+                caught = RuntimeError(f"genfn raised {type(error).__name__}")
+                caught.__cause__, error = error, caught
             if self.left:
                 LOGGER.exception("exception in a generator whose consumer has left")
         finally:
@@ -92,26 +93,19 @@ class Channel:
             del call, values, error
 
     def _put(self, value: Any) -> None:
+        """Add a value, and wait while the buffer is full."""
         with self.mutex:
             if not self.left:
                 self.buffer.append(value)
             wake, self.wake = self.wake, None
+            self.stalled = True
+            full = not self.left and len(self.buffer) >= self.size
+            if not full:
+                self.stalled = False
         _ring(wake)
-
-    def _await_room(self) -> bool:
-        """Wait while the buffer is full; return False if the consumer has left."""
-        if not self._goes_on():
-            with self.mutex:
-                self.stalled = True
-                if self._goes_on():
-                    self.stalled = False
-                    return not self.left
+        if full:
             # The worker counts as blocked: the consumer may be a task that waits for a worker.
             wait_counted(self.pool, self.bell.acquire)
-        return not self.left
-
-    def _goes_on(self) -> bool:
-        return self.left or len(self.buffer) < self.size
 
     def end(self, error: BaseException | None) -> None:
         """End the stream after the values that are in the buffer."""
@@ -135,8 +129,6 @@ class Channel:
 
     def next_value(self, wake: Callable[..., object], owner: tuple[int, int]) -> Any:
         """Return the next value, `_END`, or `_WAIT` if `wake` will be called; `owner` is who reads."""
-        if self.local is not None:
-            return _END if self.left else next(self.local, _END)
         with self.mutex:
             if self.wake is not None:
                 raise RuntimeError("this stream is being read already")
@@ -176,7 +168,6 @@ class Channel:
         self.call = None
         trash.clear()
         _ring(wake)
-        _close(self.local)
 
     def cut(self, error: Exception) -> None:
         """End the stream early, for both ends; the values in the buffer can still be taken."""
@@ -200,7 +191,21 @@ class Stream(NoCopy, Generic[T]):
     values in the buffer.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(
+        self, executor: Executor, genfn: Callable[..., Iterable[T]], args: Any, kwargs: Any, buffersize: int
+    ) -> None:
+        if not callable(genfn):
+            raise TypeError(f"genfn must be callable, not {genfn!r}")
+        if inspect.isasyncgenfunction(genfn) or inspect.iscoroutinefunction(genfn):
+            raise TypeError(f"genfn must be a plain generator function, not {genfn!r}")
+        pool = getattr(getattr(executor, "executor", executor), "_pool", None)
+        channel = Channel(pool, lambda: genfn(*args, **kwargs), whole("buffersize", buffersize, 1))
+        try:
+            future = executor.submit(channel.work)
+        finally:
+            channel.submitter = None
+        _open[id(channel)] = channel
+        future.add_done_callback(channel.ended)
         self._channel = channel
         self._taken = 0
 
@@ -219,10 +224,7 @@ class Stream(NoCopy, Generic[T]):
         while True:
             waiter = allocate_lock()
             waiter.acquire()
-            try:
-                value = channel.next_value(waiter.release, (threading.get_ident(), 0))
-            except StopIteration as error:
-                raise RuntimeError("genfn raised StopIteration") from error
+            value = channel.next_value(waiter.release, (threading.get_ident(), 0))
             if value is _WAIT:
                 try:
                     wait_counted(channel.pool, waiter.acquire)
@@ -256,10 +258,7 @@ class Stream(NoCopy, Generic[T]):
                 await asyncio.sleep(0)
             while True:
                 waiter = loop.create_future()
-                try:
-                    value = channel.next_value(partial(loop.call_soon_threadsafe, _tell, waiter), _reader_here())
-                except (StopIteration, StopAsyncIteration) as error:
-                    raise RuntimeError(f"genfn raised {type(error).__name__}") from error
+                value = channel.next_value(partial(loop.call_soon_threadsafe, _tell, waiter), _reader_here())
                 if value is _END:
                     raise StopAsyncIteration
                 if value is not _WAIT:
@@ -295,30 +294,6 @@ class Stream(NoCopy, Generic[T]):
         # While the interpreter is finalizing, names of this module may be gone, and all streams have been ended.
         if channel is not None and not finalizing():
             channel.leave()
-
-
-def stream(
-    executor: Executor,
-    genfn: Callable[..., Iterable[Any]],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    buffersize: int,
-) -> Stream[Any]:
-    """See `AdaptiveExecutor.stream`."""
-    if not callable(genfn):
-        raise TypeError(f"genfn must be callable, not {genfn!r}")
-    if inspect.isasyncgenfunction(genfn) or inspect.iscoroutinefunction(genfn):
-        raise TypeError(f"genfn must be a plain generator function, not {genfn!r}")
-    pool = getattr(getattr(executor, "executor", executor), "_pool", None)
-    channel = Channel(pool, lambda: genfn(*args, **kwargs), whole("buffersize", buffersize, 1))
-    channel.submitter = threading.get_ident()
-    try:
-        future = executor.submit(channel.work)
-    finally:
-        channel.submitter = None
-    _open[id(channel)] = channel
-    future.add_done_callback(channel.ended)
-    return Stream(channel)
 
 
 def end_own(pool: Any, blocking: bool) -> None:

@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
@@ -148,8 +147,12 @@ class Child:
                 seconds = round(now - silent_since, 3)
                 log(logging.WARNING, "child_silent", f"\n{stack}", number=self.number, seconds=seconds)
         self._leave()
-        # In a thread of its own: a callback may block, and the deadline must be kept.
-        threading.Thread(target=self._end_late, name="ebbpool-prefork-stop", daemon=True).start()
+        # If the parent is gone, no other process ends this one. Without a word, for which it might wait: what it writes
+        # to may have no reader any more.
+        left = self._deadline + LAST_WORD - monotonic()
+        late = threading.Timer(min(left, threading.TIMEOUT_MAX), os._exit, [1])
+        late.daemon = True
+        late.start()
         for callback in iter(self._callbacks.get, None):
             try:
                 callback()
@@ -165,13 +168,6 @@ class Child:
         with contextlib.suppress(OSError):
             signal.pthread_kill(ident, signal.SIGTERM)
         return True
-
-    def _end_late(self) -> None:
-        """End this process at the deadline: if the parent is gone, no other process would."""
-        while (left := self._deadline + LAST_WORD - monotonic()) > 0:
-            time.sleep(min(left, LONGEST_WAIT))
-        # Without a word, for which it might wait: what it writes to may have no reader any more.
-        os._exit(1)
 
     def _leave(self) -> None:
         # If two threads get here at once, both do the same.

@@ -8,35 +8,18 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Final
 
 from ebbpool._clock import monotonic
 from ebbpool._prefork.child import LEAVING, LONGEST_WAIT, READY, log
-from ebbpool._prefork.reaper import Reaper, adopts
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
 from ebbpool._prefork.template import Template, Work
-from ebbpool._prefork.watchdog import Limits, Watchdog
+from ebbpool._prefork.watchdog import Life, Limits, Phase, Watchdog
 
 LOST: Final = 255
 """The exit code of a child of which its template cannot tell any more."""
-
-
-@dataclass
-class _Process:
-    number: int
-    line: socket.socket | None = None  # None if its end of the line is closed
-    template: Template | None = None
-    pid: int | None = None  # known once it has been started
-    ended: int | Exception | None = None  # its exit code, or why it could not be started
-    doomed: bool = False  # whether it is to be killed
-
-    def close(self) -> None:
-        if self.line is not None:
-            self.line.close()
-            self.line = None
 
 
 class Parent:
@@ -45,12 +28,11 @@ class Parent:
     def __init__(self, work: Work, listener: socket.socket, processes: int, limits: Limits, preload: bool) -> None:
         self._new_template = partial(Template, work, preload, listener)
         self._watchdog = Watchdog(self, processes, limits)
-        self._processes: dict[int, _Process] = {}
+        self._lives = self._watchdog.lives
         # The last one forks new children; the others are kept until their last child has ended.
         self._templates: list[Template] = []
         self._renew = True  # whether the next child needs a new one
         self._signals = OwnSignals(FROM_THE_PARENT, self._forsake)
-        self._reaper = Reaper() if adopts() else None
 
     def run(self) -> int:
         """Run until every child is gone; return the exit status."""
@@ -61,39 +43,37 @@ class Parent:
                 self._turn()
             return self._watchdog.status
         finally:
-            for serial, child in self._processes.items():
-                self.kill(serial)
-                child.close()
+            for life in self._lives.values():
+                self.kill(life)
+                _close(life)
             for template in self._templates:
                 template.close()
             self._signals.release()
 
     def _forsake(self) -> None:
         # While another process has an end of these lines, the children would not notice this process's death.
-        for child in self._processes.values():
-            child.close()
+        for life in self._lives.values():
+            _close(life)
         for template in self._templates:
             template.forsake()
 
     def _turn(self) -> None:
         timeout = min(LONGEST_WAIT, max(0.0, self._watchdog.due() - monotonic()))
-        if self._reaper is not None:
-            timeout = min(timeout, self._reaper.turn(monotonic()))
-        if any(child.ended is not None for child in self._processes.values()):
+        if any(life.ended is not None for life in self._lives.values()):
             timeout = 0.0
         sources: list[Any] = [self._signals.ear]
         sources += [template.link for template in self._templates if template.alive]
         # What a child says is read only once its template has told its process id.
-        sources += [child.line for child in self._processes.values() if child.line and child.pid is not None]
+        sources += [life.line for life in self._lives.values() if life.line and life.pid is not None]
         wait(sources, timeout)
         self._learn()
         for number in self._signals.hear():
             self._obey(number)
         # What has been said is read before `tick` decides which children have been silent for too long.
-        for serial, child in list(self._processes.items()):
-            self._hear(serial, child)
+        for life in list(self._lives.values()):
+            self._hear(life)
         self._watchdog.tick(monotonic())
-        used = [child.template for child in self._processes.values()]
+        used = [life.template for life in self._lives.values()]
         for template in self._templates[:-1]:
             if template not in used:
                 self._templates.remove(template)
@@ -103,37 +83,37 @@ class Parent:
         """Take in what the templates tell; the watchdog hears of it later."""
         for template in self._templates:
             for serial, pid, ended in template.news():
-                child = self._processes[serial]
-                child.ended = ended
+                life = self._lives[serial]
+                life.ended = ended
                 if pid is not None:
-                    child.pid = pid
-                    self.report(logging.INFO, "child_started", serial, number=child.number)
-                    if child.doomed:
-                        self.kill(serial)
+                    life.pid = pid
+                    self.report(logging.INFO, "child_started", life)
+                    if life.phase is Phase.KILLED:
+                        self.kill(life)
 
-    def _hear(self, serial: int, child: _Process) -> None:
+    def _hear(self, life: Life) -> None:
         """Tell the watchdog what a child has said, and that it is gone, or was never there."""
         now = monotonic()
         tell = {READY: self._watchdog.ready, LEAVING: self._watchdog.leaving}
-        if child.line and child.pid is not None:
+        if life.line and life.pid is not None:
             with contextlib.suppress(BlockingIOError):
                 try:
-                    said = child.line.recv(1 << 16)
+                    said = life.line.recv(1 << 16)
                 except ConnectionError:
                     said = b""
                 for word in said:
-                    tell.get(word, self._watchdog.beat)(serial, now)
+                    tell.get(word, self._watchdog.beat)(life, now)
                 if not said:
-                    child.close()
-        ended = child.ended
-        if ended is None and child.template is not None and not child.template.alive:
-            if child.pid is None:
+                    _close(life)
+        ended = life.ended
+        if ended is None and life.template is not None and not life.template.alive:
+            if life.pid is None:
                 ended = ChildProcessError("the template has ended")
-            elif not child.line:
+            elif not life.line:
                 ended = LOST
         if ended is not None:
-            self._watchdog.gone(serial, ended, now)
-            self._processes.pop(serial).close()
+            self._watchdog.gone(life, ended, now)
+            _close(life)
 
     def _obey(self, number: int) -> None:
         name = signal.Signals(number).name
@@ -143,38 +123,40 @@ class Parent:
         self._renew |= name == "SIGHUP"
         events.get(name, self._watchdog.stop)()
 
-    def start(self, serial: int, number: int) -> None:
+    def start(self, life: Life) -> None:
         """Start a child; an error counts as its end."""
-        child = self._processes[serial] = _Process(number)
         try:
-            child.line, theirs = socket.socketpair()
-            child.line.setblocking(False)
+            life.line, theirs = socket.socketpair()
+            life.line.setblocking(False)
             with theirs:
                 if self._renew or not self._templates[-1].alive:
                     self._templates.append(self._new_template())
                     self._renew = False
-                child.template = self._templates[-1]
-                child.template.start(serial, number, theirs)
+                life.template = self._templates[-1]
+                life.template.start(life.serial, life.number, theirs)
         except (OSError, EOFError, RuntimeError) as error:
-            child.ended = error
+            life.ended = error
         self._learn()
 
-    def stop(self, serial: int) -> None:
-        line = self._processes[serial].line
-        if line is not None:
+    def stop(self, life: Life) -> None:
+        if life.line is not None:
             with contextlib.suppress(OSError):
-                line.shutdown(socket.SHUT_WR)
+                life.line.shutdown(socket.SHUT_WR)
 
-    def kill(self, serial: int) -> None:
-        child = self._processes[serial]
-        child.doomed = True
-        if child.pid is not None:
+    def kill(self, life: Life) -> None:
+        if life.pid is not None:
             with contextlib.suppress(OSError):
-                os.kill(child.pid, signal.SIGKILL)
-        elif child.template is not None:
+                os.kill(life.pid, signal.SIGKILL)
+        elif life.template is not None:
             # It has not come that far: what the template imports is stuck, or all is to end.
-            child.template.kill()
+            life.template.kill()
 
-    def report(self, level: int, event: str, serial: int | None, **fields: object) -> None:
-        """Log an event, with the process id of the child that it is about, or of this process."""
-        log(level, event, **({} if serial is None else {"pid": self._processes[serial].pid}), **fields)
+    def report(self, level: int, event: str, life: Life | None, **fields: object) -> None:
+        """Log an event, with the number and process id of the child that it is about, or that of this process."""
+        log(level, event, **({} if life is None else {"pid": life.pid, "number": life.number}), **fields)
+
+
+def _close(life: Life) -> None:
+    if life.line is not None:
+        life.line.close()
+        life.line = None

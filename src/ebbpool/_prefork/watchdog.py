@@ -60,6 +60,11 @@ class Life:
     phase: Phase = Phase.STARTING
     settled: float = math.inf  # when it will have served for long enough
     stale: bool = False  # whether a reload is to replace it
+    # What follows is for the owner of the process.
+    line: Any = None  # the socket on which it is heard; None if this end is closed
+    template: Any = None  # what forks it
+    pid: int | None = None  # known once it has been started
+    ended: int | Exception | None = None  # its exit code, or why it could not be started
 
     @property
     def live(self) -> bool:
@@ -99,30 +104,27 @@ class Watchdog:
         self._not_before: dict[int, float] = {}  # when a number may be started again
         self._moments: list[float] = []  # when something other than a deadline is to be decided
 
-    def ready(self, serial: int, now: float) -> None:
-        life = self.lives[serial]
+    def ready(self, life: Life, now: float) -> None:
         if life.phase is Phase.STARTING:
             self._enter(life, Phase.SERVING, now)
             life.settled = now + SETTLE
             self._served = True
             self._report("child_ready", life, seconds=round(now - life.born, 3))
 
-    def beat(self, serial: int, now: float) -> None:
-        life = self.lives[serial]
+    def beat(self, life: Life, now: float) -> None:
         if life.phase is Phase.SERVING:
             self._enter(life, Phase.SERVING, now)
 
-    def leaving(self, serial: int, now: float) -> None:
+    def leaving(self, life: Life, now: float) -> None:
         """Note that a child that serves stops by itself. One that never served is dealt with when it has ended."""
-        life = self.lives[serial]
         if life.phase is Phase.SERVING:
             self._report("child_leaving", life)
             self._enter(life, Phase.STOPPING, now)
             self._lost(life, now)
 
-    def gone(self, serial: int, ended: int | BaseException, now: float) -> None:
+    def gone(self, life: Life, ended: int | BaseException, now: float) -> None:
         """Note that a child has ended, with an exit code, or with an error if the system refused its process."""
-        life = self.lives.pop(serial)
+        del self.lives[life.serial]
         if isinstance(ended, BaseException):
             self._report("start_failed", life, logging.ERROR, error=f"{type(ended).__name__}: {ended}")
         else:
@@ -228,19 +230,19 @@ class Watchdog:
         self._serial += 1
         life = self.lives[self._serial] = Life(self._serial, number, now)
         self._enter(life, Phase.STARTING, now)
-        self._owner.start(self._serial, number)
+        self._owner.start(life)
 
     def _stop(self, life: Life, now: float) -> None:
         if life.live:
             self._enter(life, Phase.STOPPING, now)
             self._report("child_stopping", life)
-            self._owner.stop(life.serial)
+            self._owner.stop(life)
 
     def _kill(self, life: Life) -> None:
         if life.phase is not Phase.KILLED:
             self._enter(life, Phase.KILLED, 0.0)
             self._report("child_killed", life, logging.WARNING)
-            self._owner.kill(life.serial)
+            self._owner.kill(life)
 
     def _end(self, outcome: int) -> None:
         """Kill all children; the exit status will be `outcome`."""
@@ -284,5 +286,4 @@ class Watchdog:
             self._report("reload_failed", level=logging.ERROR, failures=self._reload_failures)
 
     def _report(self, event: str, life: Life | None = None, level: int = logging.INFO, **fields: object) -> None:
-        about = {} if life is None else {"number": life.number}
-        self._owner.report(level, event, None if life is None else life.serial, **about, **fields)
+        self._owner.report(level, event, life, **fields)

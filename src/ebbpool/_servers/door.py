@@ -91,7 +91,6 @@ class SelectorPoller:
 
     def watch(self, descriptor: int) -> None:
         """Report a descriptor whenever it can be read; one that is watched already stays so."""
-        # It may have been the descriptor of a connection that other code closed.
         self.forget(descriptor)
         self._system.register(descriptor, selectors.EVENT_READ)
 
@@ -103,6 +102,8 @@ class SelectorPoller:
     def arm(self, connection: Any) -> None:
         """Report a connection once, when it can be read or is broken."""
         if not connection.polled:
+            # It may have been the descriptor of a connection that other code closed.
+            self.forget(connection.fileno())
             self._system.register(connection.fileno(), selectors.EVENT_READ, connection)
             connection.polled = True
 

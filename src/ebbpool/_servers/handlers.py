@@ -74,7 +74,7 @@ class Handlers:
         self._live: dict[_Handler, None] = {}
         # Re-entrant: a signal handler may close the server whose loop it interrupts right here.
         self._ended = threading.Condition(threading.RLock())
-        self._joining: list[int] = []
+        self._joining = 0  # how many threads wait
         self._refusals = Complaint(logging.ERROR, "the executor takes no tasks, so connections are refused: %s")
 
     def submit(self, address: object, fn: Callable[..., object], /, *args: Any) -> bool:
@@ -124,20 +124,14 @@ class Handlers:
         return self.executor._pool.retry_after() if isinstance(self.executor, AdaptiveExecutor) else 0.0
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds until no handler is queued or runs; None waits for ever.
-
-        A handler that calls this does not wait for itself, nor for other handlers that call this.
-        """
+        """Wait up to `timeout` seconds until no handler is queued or runs, the caller excepted; None waits for ever."""
         own = get_ident()
         with self._ended:
-            spared = self._joining if self._runs_here() else ()
-            self._joining.append(own)
+            self._joining += 1
             try:
-                return self._ended.wait_for(
-                    lambda: all(handler.thread and handler.thread in spared for handler in list(self._live)), timeout
-                )
+                return self._ended.wait_for(lambda: all(handler.thread == own for handler in list(self._live)), timeout)
             finally:
-                self._joining.remove(own)
+                self._joining -= 1
 
     def _runs_here(self) -> bool:
         """Return whether this thread runs a handler."""

@@ -67,7 +67,6 @@ class AdaptivePoolMixIn(_Base):
     block_on_close: bool = True
 
     _adopted = False
-    _closing = False
     _deferred = False
 
     @classmethod
@@ -150,7 +149,7 @@ class AdaptivePoolMixIn(_Base):
             super().server_activate()
         self._loop.expected = True
 
-    def serve_forever(self, poll_interval: float = 0.5) -> None:
+    def serve_forever(self, poll_interval: float | None = 0.5) -> None:
         """Serve until `shutdown`; other threads may call that, and it ends the loop at once.
 
         Interpreter exit waits for a loop in a non-daemon thread, whose pool works on meanwhile, unless some thread
@@ -158,21 +157,7 @@ class AdaptivePoolMixIn(_Base):
 
         Args:
             poll_interval: Seconds between calls of `service_actions`, at most.
-
-        Raises:
-            TimeoutError: `server_close` was called in this thread, and raises it.
         """
-        try:
-            self._serve(poll_interval)
-        finally:
-            if self._closing:
-                try:
-                    self._close()
-                finally:
-                    self._closing = False
-
-    def _serve(self, poll_interval: float | None) -> None:
-        """Accept and hand over until the loop is to end."""
         listener = self.socket
         timeout = listener.gettimeout()
         # So that `accept` cannot block the loop if a client has closed its connection before it. An adopted listener
@@ -328,21 +313,16 @@ class AdaptivePoolMixIn(_Base):
     def server_close(self) -> None:
         """Close the listener, then wait for the handlers of accepted connections.
 
-        Call `shutdown` first if `serve_forever` still runs in another thread. If the thread that runs `serve_forever`
-        calls it, by a signal handler perhaps, it only ends the loop, and `serve_forever` does the rest: the interrupted
-        code may not be in a state to be closed.
+        Call `shutdown` first if `serve_forever` still runs.
 
         Raises:
+            RuntimeError: Called in the thread that runs `serve_forever`, by a signal handler perhaps.
             TimeoutError: `shutdown_timeout` ran out; the message says which handlers still run, for how long, and
                 where. The server is closed all the same.
         """
         if self._loop.is_mine:
-            self._closing = True
-            self._loop.tell()
-        else:
-            self._close()
-
-    def _close(self) -> None:
+            # The interrupted code may not be in a state to be closed.
+            raise RuntimeError("server_close() cannot be called within serve_forever(): call shutdown() there")
         self._loop.expected = False
         handlers: Handlers | None = vars(self).get("pool_handlers")
         if handlers is None:
