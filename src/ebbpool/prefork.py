@@ -29,7 +29,8 @@ as they are imported is then shared, as under gunicorn's ``preload_app``: open c
 there. Windows cannot fork, so this module cannot be imported there.
 
 A process that is forked from a child, or from the parent, has the signal handlers from before, and is not watched.
-It is no init: as process 1 of a container it does not reap processes that have lost their parents.
+As process 1, or as a subreaper, the parent reaps processes that have lost theirs, but not those for which an object of
+`subprocess` or `multiprocessing` in this process stands.
 
 Events are logged to ``ebbpool.prefork``, as lines of ``key=value``; the record has the same values as attributes.
 Normal events have the level INFO, which Python shows only if logging is set up for that. A handler that may

@@ -80,6 +80,43 @@ def test_without_descriptors_it_goes_on_and_replaces_the_dead_once_it_can(tmp_pa
         assert running.stop() == STOPPED
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="there are no subreapers there")
+def test_orphans_are_reaped_and_the_parent_s_own_processes_are_not(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go")
+    script = """
+    import ctypes
+    import multiprocessing
+    import subprocess
+
+    def serve_and_leave_orphans(child):
+        for command in ("true", "setsid true", "exit 1"):
+            done = subprocess.run(["sh", "-c", f"{command} & echo $!"], stdout=subprocess.PIPE, text=True, check=True)
+            tell("orphan", its=done.stdout.strip())
+        serve(child)
+
+    def look():
+        own = [subprocess.Popen(["sh", "-c", f"exit {code}"]) for code in (3, 4)]
+        process = multiprocessing.get_context("spawn").Process(target=sys.exit, args=(5,))
+        process.start()
+        with open("go") as go:
+            go.read()
+        codes = [each.wait() for each in own]
+        process.join()
+        tell("own", codes=",".join(map(str, [*codes, process.exitcode])))
+
+    if __name__ == "__main__":
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+        threading.Thread(target=look, daemon=True).start()
+    """
+    with site(tmp_path, "serve_and_leave_orphans, processes=1", script) as running:
+        for count in (1, 2, 3):
+            orphan = running.await_event("orphan", count)["its"]
+            eventually(lambda: not Path(f"/proc/{orphan}").exists())  # noqa: B023  (used at once)
+        (tmp_path / "go").write_text("")
+        running.await_event("own", codes="3,4,5")
+        assert running.stop() == STOPPED
+
+
 @PRELOAD
 def test_children_end_gracefully_when_their_parent_is_killed(tmp_path: Path, preload: bool) -> None:
     script = """

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ebbpool._clock import monotonic
 from ebbpool._prefork.child import LEAVING, LONGEST_WAIT, READY, log
+from ebbpool._prefork.reaper import Reaper, adopts
 from ebbpool._prefork.signals import FROM_THE_PARENT, OwnSignals
 from ebbpool._prefork.template import Template, Work
 from ebbpool._prefork.watchdog import Life, Limits, Phase, Watchdog
@@ -33,6 +34,7 @@ class Parent:
         self._templates: list[Template] = []
         self._renew = True  # whether the next child needs a new one
         self._signals = OwnSignals(FROM_THE_PARENT, self._forsake)
+        self._reaper = Reaper() if adopts() else None
 
     def run(self) -> int:
         """Run until every child is gone; return the exit status."""
@@ -59,6 +61,8 @@ class Parent:
 
     def _turn(self) -> None:
         timeout = min(LONGEST_WAIT, max(0.0, self._watchdog.due() - monotonic()))
+        if self._reaper is not None:
+            timeout = min(timeout, self._reaper.turn(monotonic()))
         if any(life.ended is not None for life in self._lives.values()):
             timeout = 0.0
         sources: list[Any] = [self._signals.ear]
