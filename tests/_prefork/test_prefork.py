@@ -62,21 +62,32 @@ def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, pr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits of another process cannot be set there")
-@pytest.mark.parametrize(("who", "left"), [("parent", 4), ("template", 3)])
-def test_without_descriptors_it_goes_on_and_replaces_the_dead_once_it_can(tmp_path: Path, who: str, left: int) -> None:
+def test_a_parent_without_descriptors_goes_on_and_replaces_the_dead_once_it_can(tmp_path: Path) -> None:
+    with site(tmp_path) as running:
+        first, second = running.children()
+        soft, hard = resource.prlimit(running.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (4, hard))
+        os.kill(first, signal.SIGKILL)
+        running.await_event("start_failed", 2, number=0)
+        assert running.ask() == second
+        resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        running.child(0, 2)
+        assert running.stop() == STOPPED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits of another process cannot be set there")
+def test_a_template_without_descriptors_goes_on_and_forks_once_it_can(tmp_path: Path) -> None:
     with site(tmp_path, "preload=True") as running:
         first, second = running.children()
-        listed = Path(f"/proc/{running.pid}/task/{running.pid}/children")
-        (template,) = listed.read_text().split()
-        lacking = running.pid if who == "parent" else int(template)
-        soft, hard = resource.prlimit(lacking, resource.RLIMIT_NOFILE)
-        resource.prlimit(lacking, resource.RLIMIT_NOFILE, (left, hard))
+        (template,) = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        soft, hard = resource.prlimit(int(template), resource.RLIMIT_NOFILE)
+        resource.prlimit(int(template), resource.RLIMIT_NOFILE, (3, hard))
         os.kill(first, signal.SIGKILL)
-        running.await_event("start_failed", 2, number=0, error="'OSError: [Errno 24] Too many open files'")
+        running.await_event("start_failed", number=0, error="'OSError: [Errno 24] Too many open files'")
         assert running.ask() == second
-        resource.prlimit(lacking, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.prlimit(int(template), resource.RLIMIT_NOFILE, (soft, hard))
         running.child(0, 2)
-        assert listed.read_text().split() == [template]
+        assert Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split() == [template]
         assert running.stop() == STOPPED
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import socketserver
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from types import CodeType, FrameType
@@ -160,47 +160,72 @@ def test_a_server_may_be_shut_down_in_the_midst_of_a_submission(base: Any, own: 
         assert server.socket.fileno() == -1 and executor._shutdown == own
 
 
-def meddled(code: CodeType, moment: int, meddle: Callable[[Server], object]) -> bool:
-    """Have the loop's own thread call `meddle` at a line of `code`; tell whether it came to that line."""
-    lines: list[int] = []
+def shut_down_at(code: CodeType, moment: int) -> bool:
+    """Have the loop's own thread shut its server down at a line of `code`; tell whether it came to that line."""
+    moments: list[int] = []
 
     def watch(frame: FrameType, event: str, _: object) -> Any:
         if frame.f_code is not code:
             return None
         if event in ("line", "return"):
-            lines.append(frame.f_lineno)
-            if len(lines) == moment + 1:
-                meddle(server)
+            moments.append(frame.f_lineno)
+            if len(moments) == moment + 1:
+                server.shutdown()
         return watch
 
     def serve() -> None:
         sys.settrace(watch)
         try:
             server.serve_forever(0.001)
-        except KeyboardInterrupt:
-            sys.settrace(None)
-            server.server_close()
-            assert server.socket.fileno() < 0, "closed before the interrupt is over"
         finally:
             sys.settrace(None)
 
     with made(service_actions=lambda self: self.shutdown()) as server:
         Background(serve).join()
-    return len(lines) > moment
+    return len(moments) > moment
 
 
-def interrupt(_: Server) -> None:
-    raise KeyboardInterrupt
+def test_the_loops_own_thread_may_shut_it_down_at_any_moment() -> None:
+    for code in loop_state.Loop.begin.__code__, loop_state.Loop.end.__code__:
+        # Before the first line there is no loop yet, and after the last one there is none any more.
+        moment = 1
+        while shut_down_at(code, moment):
+            moment += 1
+        assert moment > 5
 
 
-BEGIN, END = loop_state.Loop.begin.__code__, loop_state.Loop.end.__code__
+def interrupted_at(moment: int) -> bool:
+    """Interrupt a loop at a line before it waits, and close its server at once; tell whether it came to that line."""
+    moments: list[int] = []
+
+    def watch(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code is AdaptivePoolMixIn._entrance.__code__:
+            sys.settrace(None)
+        if os.path.basename(frame.f_code.co_filename) not in ("loop_state.py", "contextlib.py"):
+            return None
+        if event in ("line", "return"):
+            moments.append(frame.f_lineno)
+            if len(moments) == moment + 1:
+                raise KeyboardInterrupt
+        return watch
+
+    with made(service_actions=lambda self: self.shutdown()) as server:
+        server._loop  # noqa: B018 (what makes it is not what is tried here)
+        sys.settrace(watch)
+        try:
+            server.serve_forever(0.001)
+        except KeyboardInterrupt:
+            sys.settrace(None)
+            server.server_close()
+            assert server.socket.fileno() < 0
+        finally:
+            sys.settrace(None)
+    return len(moments) > moment
 
 
-@pytest.mark.parametrize(("code", "meddle"), [(BEGIN, Server.shutdown), (END, Server.shutdown), (BEGIN, interrupt)])
-def test_a_loop_may_be_shut_down_or_interrupted_in_its_own_thread_at_any_moment(code: CodeType, meddle: Any) -> None:
-    # Before the first line there is no loop yet, and after the last one there is none any more.
-    moment = 1
-    while meddled(code, moment, meddle):
+def test_a_server_whose_loop_was_interrupted_as_it_began_can_be_closed_before_the_interrupt_is_over() -> None:
+    moment = 0
+    while interrupted_at(moment):
         moment += 1
     assert moment > 5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from concurrent.futures import Executor
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 AT_HAND: Final = list, tuple, range, dict, set, frozenset, str, bytes, bytearray, deque, KeysView, ValuesView, ItemsView
 """Iterables whose items are in memory: they are read in one step."""
+ENDS: Final = sys.version_info < (3, 16)
+"""Whether the error of a call ends the iterator of `map`, as it does in the standard library of this Python."""
 
 
 class Results(NoCopy, chain[T]):
@@ -132,8 +135,10 @@ class Maps(NoCopy, Executor):
             TypeError: `fn` is not callable, `timeout` is not a number, or `buffersize` is not an integer.
             ValueError: `timeout` is NaN, or `buffersize` is below 1.
 
-        What `fn` raises is raised by the iterator at that item's place, and ends it. When the iterator ends early,
-        calls that have not started are cancelled.
+        What `fn` raises is raised by the iterator at that item's place. Up to Python 3.15 that ends the iterator; from
+        3.16 on it can be read further, as that of the standard library, and `close` ends it. A time-out always ends it,
+        and so does a pool that breaks or cancels. When the iterator ends early, calls that have not started are
+        cancelled.
 
         Once the pool is shut down, no more items are read. Results of those read before are handed out; then, if there
         are more items, `RuntimeError` is raised.
@@ -199,7 +204,7 @@ class Maps(NoCopy, Executor):
             raise
         # Without a buffer size all items have been read by now, and the executor may be collected.
         keeper = None if buffersize is None else self
-        pieces = _hand_out(run, source, keeper, buffersize, limit, in_order)
+        pieces = _hand_out(run, source, keeper, buffersize, limit, in_order and ENDS)
         results = Results.from_iterable(pieces)
         assert isinstance(results, Results)
         results._pieces = pieces
