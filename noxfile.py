@@ -26,7 +26,8 @@ ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 LEFT = ("*.c", "*.egg-info", "*.pyd", "*.so", "*env", ".*", "__pycache__", "_build", "build", "dist", "reports")
 """What is not copied with the sources."""
-OPTIONAL = ("axe-playwright-python", "playwright", "uvloop")  # without a wheel for some Pythons; what needs them skips
+OPTIONAL = ("axe-playwright-python", "playwright", "rloop", "uvloop", "zuvloop")
+"""What some Pythons have no wheel of; tests that need it skip."""
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14", "3.15", "3.14t", "3.15t", "pypy3.11")
 WHO_ARE_YOU = """
 import sys, sysconfig
