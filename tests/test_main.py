@@ -54,7 +54,7 @@ import sys
 class Uncompiled:
     def find_spec(name, path=None, target=None):
         if name.startswith("ebbpool.") and name.endswith("_c"):
-            raise ImportError(name)
+            raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Uncompiled)
 logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s", stream=sys.stdout)

@@ -10,25 +10,26 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ebbpool._interpreter import PURE
 
+_why = ""
 if TYPE_CHECKING or PURE:
     from ebbpool._core import executor_core, future, lane, loop_calls, pool, timers, worker
 else:
     try:
-        from ebbpool._core import executor_core_c as executor_core
+        import ebbpool._core.executor_core_c as executor_core
         from ebbpool._core import future_c as future
         from ebbpool._core import lane_c as lane
         from ebbpool._core import loop_calls_c as loop_calls
         from ebbpool._core import pool_c as pool
         from ebbpool._core import timers_c as timers
         from ebbpool._core import worker_c as worker
-    except ImportError:
+    except ImportError as error:
+        _why = "none is compiled here" if isinstance(error, ModuleNotFoundError) else str(error)
         from ebbpool._core import executor_core, future, lane, loop_calls, pool, timers, worker
 
 COMPILED = future.COMPILED
 """Whether the compiled core runs."""
 
-_wanted = COMPILED or PURE or sys.implementation.name != "cpython"
-_unsaid = [] if _wanted else ["the plain engine runs: none is compiled here"]
+_unsaid = [f"the plain engine runs: {_why}"] if _why and sys.implementation.name == "cpython" else []
 
 
 def say_if_plain() -> None:
