@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from ebbpool._interpreter import PURE
+from ebbpool._interpreter import LACKING, PURE
 
 _why = ""
 if TYPE_CHECKING or PURE:
@@ -32,10 +32,15 @@ COMPILED = future.COMPILED
 _unsaid = [f"the plain engine runs: {_why}"] if _why and sys.implementation.name == "cpython" else []
 
 
+if LACKING:
+    _unsaid.append(f"this Python lacks what ebbpool knows a way without: {', '.join(LACKING)}")
+
+
 def say_if_plain() -> None:
-    """Log, once in a process, that the plain engine runs where that was not asked for."""
+    """Log, once in a process, that the plain engine runs where that was not asked for, or what Python lacks."""
     with suppress(IndexError):
-        logging.getLogger("ebbpool").info(_unsaid.pop())
+        while True:
+            logging.getLogger("ebbpool").info(_unsaid.pop())
 
 
 if TYPE_CHECKING:
