@@ -15,7 +15,6 @@ import gc
 import sys
 import threading
 import weakref
-from _thread import LockType, allocate_lock
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import thread
@@ -23,6 +22,7 @@ from concurrent.futures._base import LOGGER
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ebbpool._core import uncompiled as cython
+from ebbpool._core.latch import LockType, allocate_lock
 from ebbpool._core.scope import Scope
 
 if not TYPE_CHECKING and cython.compiled:

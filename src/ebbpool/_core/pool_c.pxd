@@ -73,7 +73,7 @@ cdef class Pool:
     @cython.locals(lane=LaneCore, place=Py_ssize_t)
     cdef _enter(self, FutureCore future, bint first)
     cdef _keep_time(self, FutureCore future)
-    cdef Py_ssize_t _most(self) except -1
+    cdef Py_ssize_t _most(self) except? -1
     @cython.locals(first=FutureCore, place=Py_ssize_t)
     cdef bint _lends(self) except -1
     cdef bint _wants_more(self) except -1
@@ -85,7 +85,7 @@ cdef class Pool:
     cdef _block(self, Worker worker, Py_ssize_t places)
     cpdef double wait_left(self, FutureCore future) except -2
     cdef _choose_end(self, double now)
-    cdef Py_ssize_t _short_room(self) except -1
+    cdef Py_ssize_t _short_room(self) except? -1
     cdef _line_up(self, FutureCore call)
     @cython.locals(left=Py_ssize_t)
     cdef _hold_others(self, FutureCore call, Py_ssize_t count)
@@ -108,23 +108,23 @@ cdef class Pool:
     @cython.locals(found=FutureCore, future=FutureCore)
     cdef FutureCore _oldest(self)
     cdef _refusal(self)
-    cdef Py_ssize_t _coming(self) except -1
+    cdef Py_ssize_t _coming(self) except? -1
     cdef _arrange(self)
     cdef _staff(self)
     @cython.locals(worker=Worker)
     cdef _rouse(self)
     cdef _spare(self)
-    cdef Py_ssize_t _engaged(self) except -1000000
+    cdef Py_ssize_t _engaged(self) except? -1
     cdef bint _has_place(self, Py_ssize_t more) except -1
     cdef bint _has_room(self, Py_ssize_t more) except -1
     @cython.locals(worker=Worker)
     cdef _rouse_all(self)
     cdef _run(self, object errand, FutureCore future)
     cdef _unpark(self, Worker worker)
-    cdef Py_ssize_t _waiting(self) except -1
+    cdef Py_ssize_t _waiting(self) except? -1
     cdef bint _lacks_spare(self) except -1
     cdef _special(self)
-    cdef Py_ssize_t _surplus(self) except -1
+    cdef Py_ssize_t _surplus(self) except? -1
     cdef _uncover(self)
     cdef _lend(self, Py_ssize_t places)
     cdef _reserve(self, Py_ssize_t count)
@@ -145,7 +145,7 @@ cdef class Pool:
     cdef expire(self, Worker worker)
     cdef bury(self, FutureCore future, int code, bint late)
     @cython.locals(worker=Worker, held=Py_ssize_t, queued=Py_ssize_t)
-    cpdef Py_ssize_t unclaimed(self, LaneCore lane) except -1
+    cpdef Py_ssize_t unclaimed(self, LaneCore lane) except? -1
     @cython.locals(future=FutureCore, found=FutureCore, owner=LaneCore)
     cpdef hand_back(self, LaneCore lane)
     cpdef bint excused(self) except -1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from _thread import LockType, allocate_lock
 from collections.abc import Callable
 from concurrent.futures._base import LOGGER
 from typing import TYPE_CHECKING, Any
 
 from ebbpool._core import uncompiled as cython
+from ebbpool._core.latch import LockType, allocate_lock
 
 if not TYPE_CHECKING and cython.compiled:
     import cython
