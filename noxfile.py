@@ -26,7 +26,8 @@ ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 LEFT = ("*.c", "*.egg-info", "*.pyd", "*.so", "*env", ".*", "__pycache__", "_build", "build", "dist", "reports")
 """What is not copied with the sources."""
-OPTIONAL = ("axe-playwright-python", "playwright", "uvloop")  # without a wheel for some Pythons; what needs them skips
+OPTIONAL = ("axe-playwright-python", "playwright", "rloop", "uvloop", "zuvloop")
+"""What some Pythons have no wheel of; tests that need it skip."""
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14", "3.15", "3.14t", "3.15t", "pypy3.11")
 WHO_ARE_YOU = """
 import sys, sysconfig
@@ -124,8 +125,8 @@ def install(session: nox.Session, *groups: str, core: str = "", quickly: bool = 
     What is optional may be missing. Compiled `quickly`, ebbpool is there in half the time, and not as fast.
     """
     wanted = {one for name in groups for one in nox.project.dependency_groups(PYPROJECT, name)}
-    if str(session.python).endswith("t"):  # which no marker tells
-        wanted = {requirement for requirement in wanted if not requirement.startswith("uvloop")}
+    if session.python == "3.13t":  # which no marker tells
+        wanted = {requirement for requirement in wanted if not requirement.startswith(OPTIONAL)}
     lenient = {"bench", "demo"}.intersection(groups)  # which say what they lack
     alone = {requirement for requirement in wanted if lenient or requirement.startswith(OPTIONAL)}
     for requirements in filter(None, (sorted(wanted - alone), *([requirement] for requirement in sorted(alone)))):
@@ -233,7 +234,7 @@ def cluster(session: nox.Session) -> None:
 @listed
 def downstream(session: nox.Session) -> None:
     """Run the suites of FastAPI, Starlette, anyio, uvloop and aiofiles, stock and on ebbpool; compare: half an hour."""
-    without = ["--without-uvloop"] if os.name == "nt" or RUNNING.endswith("t") else []
+    without = ["--without-uvloop"] if os.name == "nt" or RUNNING == "3.13t" else []
     table = session.run("python", "tests/downstream/suites.py", *without, silent=True)
     session.install(*str(table).split(), silent=True)
     install(session, "downstream", core="ext")

@@ -14,9 +14,10 @@ from pathlib import Path
 from benchmarks import ROOT, processors
 from benchmarks.engine import runner
 from benchmarks.engine.model import QUESTIONS, Settings, load_question
-from benchmarks.engine.results import read
+from benchmarks.engine.results import UNFIT, read
 from benchmarks.peers.table import PEERS
 from benchmarks.report import marks, pages, tables
+from ebbpool._interpreter import FREE_THREADED
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -78,6 +79,8 @@ def _measure(argv: Sequence[str]) -> int:
     asked = parser.parse_args(argv)
     if asked.rounds < 1:
         parser.error(f"--rounds: at least 1, not {asked.rounds}")
+    if sys.dont_write_bytecode and FREE_THREADED and not asked.quick:
+        parser.error(f"cannot be run {UNFIT}; unset it")
     if asked.pin and not sys.platform.startswith("linux"):
         parser.error("--pin: not on this system")
     pin = processors()[-1] if asked.pin else None
@@ -129,6 +132,8 @@ def _look(argv: Sequence[str]) -> int:
         return 0
     if asked.command == "publish":
         (run,) = read(asked.run).values()
+        if why := run.unfit():
+            parser.error(why)
         pages.publish(run, asked.name)
     complaints = marks.check(asked.command == "publish" or asked.write)
     print(*complaints, sep="\n" if complaints else "", file=sys.stderr)

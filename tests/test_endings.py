@@ -313,7 +313,7 @@ LEAVING: dict[str, Callable[[AdaptiveExecutor], object]] = {
     "with": with_block,
     "async with": lambda pool: asyncio.run(async_with_block(pool)),
     "asyncio.run": loop_of(asyncio.new_event_loop),
-    "asyncio.run with our loop": loop_of(aio.new_event_loop),
+    "asyncio.run with our loop": loop_of(aio.new_loop_factory()),
 }
 """What waits for the threads of a pool."""
 

@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 from support import seams
-from support.common import HOME, python
+from support.common import HOME, output_of, python
 
 import ebbpool
 
@@ -54,7 +54,7 @@ import sys
 class Uncompiled:
     def find_spec(name, path=None, target=None):
         if name.startswith("ebbpool.") and name.endswith("_c"):
-            raise ImportError(name)
+            raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Uncompiled)
 logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s", stream=sys.stdout)
@@ -85,6 +85,70 @@ def test_a_plain_engine_that_was_not_asked_for_is_told_once() -> None:
     for pure, script, lines in cases:
         done = python("-c", UNCOMPILED + script, EBBPOOL_PURE=pure)
         assert (done.stdout.splitlines(), done.stderr) == (lines, ""), (pure, script)
+
+
+ANOTHER = """
+import asyncio.futures
+import concurrent.futures.thread
+import threading
+
+# A later Python may keep these elsewhere.
+vars(threading.main_thread())["elsewhere"] = threading.main_thread()._started
+threading.Thread._started = property(
+    lambda thread: vars(thread)["elsewhere"], lambda thread, event: vars(thread).update(elsewhere=event)
+)
+after_fork = {
+    name: vars(threading.Thread)[name]
+    for name in ("_after_fork", "_reset_internal_locks")
+    if name in vars(threading.Thread)
+}
+for name in after_fork:
+    delattr(threading.Thread, name)
+threading.Thread.__getattr__ = lambda thread, name: after_fork[name].__get__(thread)
+del threading._register_atexit
+chain = asyncio.futures._chain_future
+asyncio.futures._chain_future = lambda *futures: chain(*futures)
+"""
+USE = """
+import logging
+import os
+import sys
+import ebbpool
+
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+with ebbpool.AdaptiveExecutor(2) as pool:
+    print([future.result() for future in [pool.submit(pow, 2, power) for power in range(4)]])
+
+    async def main():
+        return await asyncio.wrap_future(pool.submit(pow, 2, 4)), await pool.run(pow, 2, 5)
+
+    print(asyncio.run(main()))
+    threads = list(pool._threads)
+print([thread.ended() for thread in threads] == [True] * len(threads) != [])
+if hasattr(os, "fork"):
+    with ebbpool.AdaptiveExecutor(1) as pool:
+        pool.submit(int).result()
+        if pid := os.fork():
+            print(os.waitpid(pid, 0)[1])
+        else:
+            os._exit(pool.submit(int).result())
+from ebbpool.__main__ import main
+main()
+"""
+
+
+def test_what_a_later_python_lacks_is_named_and_done_without() -> None:
+    lacking = "threading.Thread._started, threading.Thread._after_fork, threading._register_atexit"
+    said = f"this Python lacks what ebbpool knows a way without: {lacking}"
+    lines = output_of(USE, ANOTHER)
+    assert lines[:4] == [said, "[1, 2, 4, 8]", "(16, 32)", "True"]
+    assert lines[4 : 4 + hasattr(os, "fork")] == ["0"] * hasattr(os, "fork")
+    assert lines[-1] == f"works without what this Python lacks: {lacking}, asyncio.futures._chain_future"
+
+
+def test_this_python_lacks_nothing() -> None:
+    """Here to fail on the first Python that does."""
+    assert "lacks" not in run().stdout
 
 
 def test_help_is_there_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -196,7 +196,7 @@ def test_the_loop_of_anyio_s_plugin_may_be_ours(pytester: pytest.Pytester) -> No
         + """
 import anyio.to_thread
 import ebbpool.anyio
-from ebbpool.aio import new_event_loop
+from ebbpool.aio import new_loop_factory
 
 @pytest.fixture(scope="module", autouse=True)
 def installed():
@@ -205,7 +205,7 @@ def installed():
 
 @pytest.fixture(scope="module")
 def anyio_backend():
-    return "asyncio", {"loop_factory": new_event_loop}
+    return "asyncio", {"loop_factory": new_loop_factory()}
 
 @pytest.fixture(scope="module")
 async def wide(anyio_backend):

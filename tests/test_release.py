@@ -82,6 +82,29 @@ def test_the_readme_leads_somewhere_wherever_it_is_shown() -> None:
         assert not place or place in {re.sub(r"[^\w-]", "", title.lower().replace(" ", "-")) for title in titles}
 
 
+def newest(specifiers: str) -> str:
+    """Return the newest release, as far as the bound tells, that is below it: 0.54 of ``>=0.30,<0.55``."""
+    *major, minor = re.findall(r"<([\d.]+)", specifiers)[0].split(".")
+    return ".".join([*major, str(int(minor) - 1)])
+
+
+def test_the_readme_says_with_which_versions_the_tests_run() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^\| (Pythons|event loops|frameworks) \| (.*) \|$", readme, flags=re.MULTILINE))
+    pythons = table.pop("Pythons")
+    minors = sorted(int(name[2:]) for name in supported() if re.fullmatch(r"3\.\d+", name))
+    free = sorted(name for name in supported() if name.endswith("t"))
+    (pypy,) = (name.removeprefix("pypy") for name in supported() if name.startswith("pypy"))
+    expected = f"CPython 3.{minors[0]} to 3.{minors[-1]}, free-threaded {' and '.join(free)}, PyPy {pypy}"
+    assert pythons == expected
+    groups = PYPROJECT["dependency-groups"]
+    required = [each for name in ("test", "integrations", "cluster") for each in groups[name] if isinstance(each, str)]
+    tested = {re.split(r"[<>=;\[]", each)[0]: newest(each) for each in required if "<" in each}
+    told = dict(re.findall(r"(\w+) (\d[\d.]*)", " ".join(table.values())))
+    assert told == {name: tested[name.lower()] for name in told}
+    assert {"anyio", "trio", "uvloop", "rloop", "zuvloop", "FastAPI", "Starlette", "gunicorn", "uvicorn"} <= told.keys()
+
+
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only a checkout has the tags")
 def test_what_the_changelog_says_was_released_has_a_tag() -> None:
     dated = re.findall(r"^## (\S+) - \d", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)

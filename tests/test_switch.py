@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, output_of, wait_for_idle
+from support.loops import each_loop_class  # noqa: F401  (a fixture)
 
 import ebbpool
 from ebbpool import AdaptiveExecutor
@@ -25,7 +26,7 @@ def pool() -> Iterator[AdaptiveExecutor]:
 
 
 def name() -> str:
-    return threading.current_thread().name.partition("_")[0]
+    return threading.current_thread().name.partition("_")[0].partition("-")[0]
 
 
 async def names() -> dict[str, str]:
@@ -52,19 +53,47 @@ def of_trio() -> AdaptiveExecutor:
 ON_POOL = {"to_thread": "pool", "executor": "pool", "anyio": "pool"}
 
 
-@pytest.mark.parametrize("library", ["asyncio", "uvloop"])
-def test_all_hand_overs_go_to_the_pool_and_back(pool: AdaptiveExecutor, library: str) -> None:
-    run = pytest.importorskip(library).run
-    before = run(names())
+def run_on(new_loop: Any, main: Any) -> Any:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(main())
+
+
+def test_all_hand_overs_go_to_the_pool_and_back(pool: AdaptiveExecutor, loop_class: Any) -> None:
+    before = run_on(loop_class, names)
     assert "pool" not in before.values()
     with ebbpool.install(pool) as installed:
         assert installed.executor is pool
-        assert run(names()) == ON_POOL
+        assert run_on(loop_class, names) == ON_POOL
         # A loop that ends shuts its default executor down.
-        assert run(names()) == ON_POOL
+        assert run_on(loop_class, names) == ON_POOL
+    assert run_on(loop_class, names) == before
+
+
+def test_trio_has_a_pool_beside_it(pool: AdaptiveExecutor) -> None:
+    with ebbpool.install(pool):
         assert trio.run(trio_thread) in of_trio()._threads
         of_trio().shutdown()
-    assert run(names()) == before
+
+
+def test_a_loop_class_that_is_defined_later(pool: AdaptiveExecutor, loop_class: Any) -> None:
+    """As a library does that is imported after `install`."""
+    with ebbpool.install(pool):
+        later = type("Later", (loop_class, asyncio.AbstractEventLoop), {})
+        assert run_on(later, names) == ON_POOL
+    assert "pool" not in run_on(later, names).values()
+
+
+def test_a_loop_made_meanwhile_has_its_own_executor_afterwards(pool: AdaptiveExecutor, loop_class: Any) -> None:
+    from ebbpool.aio import new_loop_factory
+
+    factories = [new_loop_factory(loop_class)]
+    if not loop_class.__mro__[1].__module__.startswith("uvloop"):  # whose loops do not tell which executor they have
+        factories.append(loop_class)
+    for new_loop in factories:
+        with ebbpool.install(pool) as installed, asyncio.Runner(loop_factory=new_loop) as runner:
+            assert runner.run(names()) == ON_POOL
+            installed.undo()
+            assert "pool" not in runner.run(names()).values()
 
 
 def test_the_loop_that_runs(pool: AdaptiveExecutor) -> None:
@@ -78,16 +107,16 @@ def test_the_loop_that_runs(pool: AdaptiveExecutor) -> None:
     asyncio.run(main())
 
 
-def test_the_loops_of_aio_take_their_short_way(pool: AdaptiveExecutor) -> None:
-    from ebbpool.aio import LoopFuture, new_event_loop
+def test_the_loops_of_aio_take_their_short_way(pool: AdaptiveExecutor, loop_class: Any) -> None:
+    from ebbpool.aio import LoopFuture, new_loop_factory
 
     async def main() -> None:
         future = asyncio.get_running_loop().run_in_executor(None, name)
         assert isinstance(future, LoopFuture)
         assert await future == "pool"
 
-    with ebbpool.install(pool), asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(main())
+    with ebbpool.install(pool):
+        run_on(new_loop_factory(loop_class), main)
 
 
 def test_once_at_a_time(pool: AdaptiveExecutor) -> None:
@@ -213,12 +242,11 @@ def test_a_library_that_is_not_there() -> None:
     script = """
         import importlib.util
         find = importlib.util.find_spec
-        importlib.util.find_spec = lambda name: None if name in ("anyio", "uvloop") else find(name)
+        importlib.util.find_spec = lambda name: None if name == "anyio" else find(name)
         import ebbpool
-        parts = ebbpool.install().parts
-        print(parts["anyio"], "|", parts["uvloop"])
+        print(ebbpool.install().parts["anyio"])
     """
-    assert output_of(script) == ["not installed | not installed"]
+    assert output_of(script) == ["not installed"]
 
 
 def test_trio_calls_have_their_limiter_and_no_other_limit() -> None:

@@ -217,6 +217,12 @@ def _natural(variant: Variant) -> list[tuple[int, float, str]]:
     return [(0, value, "") if isinstance(value, (int, float)) else (1, 0, value) for value in variant.values()]
 
 
+UNFIT = (
+    "with PYTHONDONTWRITEBYTECODE set: without a GIL, threads fight over the constants of a module that was not loaded"
+    " from a .pyc, and all figures are wrong"
+)
+
+
 class Run:
     """A run.
 
@@ -237,6 +243,13 @@ class Run:
             for question, entry in document["questions"].items()
             if question in QUESTIONS
         }
+
+    def unfit(self) -> str:
+        """Return why its figures must not be published; nothing if they may be."""
+        facts = self.document["machine"]
+        if "free-threading build" not in facts["python"] or facts.get("bytecode", True):
+            return ""
+        return f"{self.name} was taken {UNFIT}"
 
     def told(self) -> str:
         """Return in a line where and when it was taken."""

@@ -73,6 +73,7 @@ def machine() -> dict[str, Any]:
         "python": sys.version,
         "implementation": platform.python_implementation(),
         "gil": gil_enabled(),
+        "bytecode": not sys.dont_write_bytecode,
         "platform": platform.platform(),
         "processor": model,
         "processors": processors(),

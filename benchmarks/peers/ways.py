@@ -30,9 +30,8 @@ def stock_loop(name: str, workers: int) -> asyncio.AbstractEventLoop:
 
 
 def our_loop(name: str, workers: int) -> asyncio.AbstractEventLoop:
-    aio = package("ebbpool.aio")
-    build = {"asyncio": aio.new_event_loop, "uvloop": aio.new_uvloop}[name]
-    loop: asyncio.AbstractEventLoop = build(adaptive(workers, 10.0))
+    loop_class = package("uvloop").Loop if name == "uvloop" else None
+    loop: asyncio.AbstractEventLoop = package("ebbpool.aio").new_loop_factory(loop_class, adaptive(workers, 10.0))()
     return loop
 
 

@@ -95,7 +95,7 @@ def _installed(new_loop: Any = None, **options: str) -> None:
 
 
 def _own_loop(**options: str) -> None:
-    _installed(package("ebbpool.aio").new_uvloop, **options)
+    _installed(package("ebbpool.aio").new_loop_factory(package("uvloop").Loop), **options)
 
 
 KINDS: Kinds = {"stock": _stock, "installed": _installed, "own-loop": _own_loop}

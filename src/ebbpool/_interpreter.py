@@ -1,4 +1,4 @@
-"""Facts about this interpreter: the GIL, daemon threads, ``EBBPOOL_PURE``, and usable processors (cgroups too)."""
+"""Facts about this interpreter: the GIL, daemon threads, what it lacks, ``EBBPOOL_PURE``, usable processors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import _thread
 import errno
 import os
 import sys
+import threading
 from contextlib import suppress
 from math import inf
 from typing import Final
@@ -36,6 +37,24 @@ def gil_enabled() -> bool:
 
 GIL_ENABLED: Final[bool] = gil_enabled()
 """Whether the GIL was on when this module was first imported."""
+
+
+def _lacking() -> list[str]:
+    """Return the names of private parts of the standard library that are used, and that this Python lacks."""
+    started = isinstance(vars(threading.Thread(name="")).get("_started"), threading.Event)
+    there = {
+        "threading.Thread._started": started and "_started" in threading.Thread.start.__code__.co_names,
+        "threading.Thread._after_fork": any(hasattr(threading.Thread, name) for name in AFTER_FORK),
+        "threading._register_atexit": hasattr(threading, "_register_atexit"),
+    }
+    return [name for name, found in there.items() if not found]
+
+
+AFTER_FORK: Final = ("_after_fork", "_reset_internal_locks")
+"""The method of thread objects that `threading` calls after a fork, and its name before CPython 3.13."""
+
+LACKING: Final = _lacking()
+"""What `_lacking` found as this was imported, and `ebbpool._loops` of asyncio's parts: each has a way without it."""
 
 
 def daemon_threads() -> bool:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ebbpool._core.accel import LoopCall, Mailbox, connect, relay_by
 from ebbpool._errors import QueueTimeout, traceback_of, with_traceback
+from ebbpool._interpreter import LACKING
 from ebbpool._pool import late
 
 T = TypeVar("T")
@@ -117,6 +118,8 @@ def _chained() -> Any:
 
 
 CHAINED = _chained()
+if CHAINED is None:
+    LACKING.append("asyncio.futures._chain_future")
 
 
 def relayed(listener: Any, source: Any) -> bool:

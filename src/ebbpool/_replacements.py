@@ -16,6 +16,8 @@ class Replacements:
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Replace an attribute by `new`, until `restore` puts the old value back."""
+        # What a module imports lazily is what it stands for only after this.
+        getattr(owner, name, None)
         self.replaced.append((owner, name, vars(owner).get(name, _INHERITED), new))
         setattr(owner, name, new)
 

@@ -1,9 +1,8 @@
-"""Event loops of asyncio and uvloop whose `run_in_executor` hands calls to a pool by a short, fast way."""
+"""Event loops of any class whose `run_in_executor` hands calls to a pool by a short, fast way."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import sys
 import warnings
@@ -17,14 +16,14 @@ from ebbpool._loops import LoopFuture, mailbox_of
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
 
-__all__ = ["EventLoop", "LoopFuture", "mailbox_of", "new_event_loop", "new_uvloop"]
+__all__ = ["LoopFuture", "mailbox_of", "new_loop_factory"]
 
 
 class _ShortWay:
     """A mix-in for event loop classes: the short way to a pool, if the executor has one."""
 
-    prefix = "asyncio"
-    """The prefix of thread names of a default executor that the loop makes, as in the class that this is added to."""
+    prefix: str
+    """The prefix of thread names of a default executor that the loop makes: the package of the class it is added to."""
 
     _default: Any = None
     """The default executor that was set or made; False once it has been shut down."""
@@ -77,54 +76,44 @@ if sys.platform == "win32":
 else:
     _StandardLoop = asyncio.SelectorEventLoop
 
-
-class EventLoop(_ShortWay, _StandardLoop):  # type: ignore[misc]  # typeshed's two halves of a loop do not fit each other
-    """asyncio's event loop, with a fast `run_in_executor`."""
-
-
-_uvloop_class: Any = None
 _made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-def new_event_loop(executor: AdaptiveExecutor | None = None) -> asyncio.AbstractEventLoop:
-    """Return an asyncio event loop with a fast `run_in_executor`, for `asyncio.run(..., loop_factory=new_event_loop)`.
+def new_loop_factory(
+    loop_class: Callable[[], asyncio.AbstractEventLoop] | None = None, executor: AdaptiveExecutor | None = None
+) -> Callable[[], asyncio.AbstractEventLoop]:
+    """Return a function that makes event loops with a fast `run_in_executor`, for `asyncio.run(..., loop_factory=...)`.
 
     `run_in_executor`, `asyncio.to_thread` and everything built on them take the same short way as
     `AdaptiveExecutor.run` if the executor is an `AdaptiveExecutor`, and the ordinary way otherwise.
 
     Args:
-        executor: The default executor; None for one that the loop makes on first use. It is shut down when the loop
+        loop_class: What the loops are, such as `uvloop.Loop`; None for asyncio's own. It is made without arguments.
+        executor: The default executor; None for one that each loop makes on first use. It is shut down when the loop
             ends, as `asyncio.run` does with any default executor.
-    """
-    return _make(EventLoop, executor)
-
-
-def new_uvloop(executor: AdaptiveExecutor | None = None) -> asyncio.AbstractEventLoop:
-    """Return a uvloop event loop with a fast `run_in_executor`; see `new_event_loop`.
 
     Raises:
-        ImportError: uvloop is not installed.
+        TypeError: `loop_class` is not a class of event loops, or `executor` not an `AdaptiveExecutor`.
     """
-    global _uvloop_class
-    if _uvloop_class is None:
-        try:
-            base = importlib.import_module("uvloop").Loop
-        except ImportError as error:
-            raise ImportError("new_uvloop needs uvloop: pip install ebbpool[uvloop]") from error
-        _uvloop_class = type("UvLoop", (_ShortWay, base), {"__module__": __name__, "prefix": "uvloop"})
-    return _make(_uvloop_class, executor)
+    if loop_class is None:
+        loop_class = _StandardLoop
+    if not isinstance(loop_class, type) or not issubclass(loop_class, asyncio.AbstractEventLoop):
+        raise TypeError(f"loop_class must be a class of event loops, not {loop_class!r}")
+    if executor is not None and not isinstance(executor, AdaptiveExecutor):
+        raise TypeError(f"executor must be an AdaptiveExecutor, not {executor!r}")
+    package = loop_class.__module__.partition(".")[0]
+    short: Any = type(loop_class.__name__, (_ShortWay, loop_class), {"__module__": __name__, "prefix": package})
+
+    def new_loop() -> asyncio.AbstractEventLoop:
+        loop = short()
+        _made[id(loop)] = loop
+        if executor is not None:
+            loop.set_default_executor(executor)
+        return loop  # type: ignore[no-any-return]
+
+    return new_loop
 
 
 def live_loops() -> list[Any]:
-    """Return the loops that the factories have made and that live, closed ones included."""
+    """Return the loops that such factories have made and that live, closed ones included."""
     return [loop for loop in (reference() for reference in _made.valuerefs()) if loop is not None]
-
-
-def _make(loop_class: Callable[[], asyncio.AbstractEventLoop], executor: Any) -> asyncio.AbstractEventLoop:
-    if executor is not None and not isinstance(executor, AdaptiveExecutor):
-        raise TypeError(f"executor must be an AdaptiveExecutor, not {executor!r}")
-    loop = loop_class()
-    _made[id(loop)] = loop
-    if executor is not None:
-        loop.set_default_executor(executor)
-    return loop

@@ -201,7 +201,7 @@ def _redirect(installation: Installation) -> None:
     _eventloop.get_async_backend("asyncio")
     for used in list(_eventloop.loaded_backends.values()):
         _check(used)
-    find: Callable[..., Any] = vars(to_thread)[GET_BACKEND]
+    find: Callable[..., Any] = getattr(to_thread, GET_BACKEND)
     ours = functools.cache(functools.partial(_on_the_pool, installation))
     installation.replace(to_thread, GET_BACKEND, lambda *library: ours(find(*library)))
 

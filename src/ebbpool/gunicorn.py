@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 import ssl
+from functools import partial
 from http import HTTPStatus
-from typing import Any, ClassVar
+from selectors import EVENT_READ
+from typing import Any, ClassVar, Final
 
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
+from ebbpool._clock import monotonic
 from ebbpool._errors import QueueFull
 from ebbpool._http.framing import response
 from ebbpool._servers.door import turn_away
@@ -20,11 +23,16 @@ from ebbpool.executor import AdaptiveExecutor
 __all__ = ["AdaptiveThreadWorker"]
 
 
+PATIENCE: Final = 5.0
+"""Seconds, beside those of ``--keep-alive``, after which a connection that says nothing is closed, as gthread does."""
+
+
 class AdaptiveThreadWorker(ThreadWorker):
     """gunicorn's gthread worker on a pool; ``--threads`` is its ceiling, if it is not 1, gunicorn's default.
 
     A request that the pool refuses, or that waits for longer than its `max_wait`, is answered with 503 and
-    ``Retry-After``. A TLS connection whose handshake has not been made is closed.
+    ``Retry-After``. A TLS connection whose handshake has not been made is closed. A new connection takes a thread once
+    its client has sent something; gthread has one wait for that for five seconds.
 
     Attributes:
         settings: Further arguments for the `AdaptiveExecutor`; a subclass may have others.
@@ -41,7 +49,13 @@ class AdaptiveThreadWorker(ThreadWorker):
         return pool
 
     def enqueue_req(self, conn: TConn) -> None:
-        """Have a request run, or refuse it; called by gunicorn, in its loop."""
+        """Have a request run, or refuse it, or wait for its beginning; called by gunicorn, in its loop."""
+        if not (conn.initialized or getattr(conn, "data_ready", True)):
+            conn.sock.setblocking(False)
+            conn.timeout = monotonic() + PATIENCE + self.cfg.keepalive
+            self.pending_conns.append(conn)
+            self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
+            return
         try:
             super().enqueue_req(conn)
         except QueueFull as error:
@@ -58,6 +72,11 @@ class AdaptiveThreadWorker(ThreadWorker):
         if isinstance(error, QueueFull):
             self._refuse(given[0] if len(given) > 1 else future.conn, error)
         super().finish_request(*given)
+
+    def _cap_keepalive(self, deadline: float) -> None:
+        super()._cap_keepalive(deadline)  # pyright: ignore[reportAttributeAccessIssue]  # not in its stubs
+        for conn in self.pending_conns:
+            conn.timeout = min(deadline, conn.timeout or deadline)
 
     def _refuse(self, conn: TConn, error: QueueFull) -> None:
         """Answer a request that is not run, without waiting for the client. gunicorn closes the connection then."""

@@ -60,7 +60,7 @@ class Installed:
     def undo(self) -> None:
         """Put everything back. What is under way ends on the pool, which stays open; a second call does nothing.
 
-        uvloop's loops that were made meanwhile stay on the pool.
+        uvloop's own loops that were made meanwhile stay on the pool.
 
         Raises:
             RuntimeError: Other code has replaced the same functions since; nothing has changed.
@@ -73,9 +73,10 @@ class Installed:
             if self._anyio is not None:
                 self._anyio.__exit__(None, None, None)
             for loop, lane in list(self._lanes.items()):
-                # asyncio's loops make executors of their own again. uvloop's do not tell which one they have.
-                if getattr(loop, "_default_executor", None) is lane:
-                    loop._default_executor = None
+                # Loops make executors of their own again. uvloop's do not tell which one they have.
+                for name in ("_default", "_default_executor"):
+                    if getattr(loop, name, None) is lane:
+                        setattr(loop, name, None)
             sys.meta_path.remove(self._watcher)
             _installed = None
 
@@ -122,7 +123,19 @@ class Installed:
                 self._lanes[loop] = self.executor.lane(next(names), limit=UNLIMITED)
                 loop.set_default_executor(self._lanes[loop])
 
-    def _watch_loops(self, loop_class: Any) -> None:
+    def _watch_loops(self, base: Any) -> None:
+        """Watch every class of loops that derives from asyncio's abstract one, also those that are defined later."""
+
+        def __init_subclass__(loop_class: type[Any], /, **kwargs: Any) -> None:
+            super(base, loop_class).__init_subclass__(**kwargs)
+            if base in loop_class.__bases__:
+                self._watch_loop_class(loop_class)
+
+        for loop_class in base.__subclasses__():
+            self._watch_loop_class(loop_class)
+        self._replacements.replace(base, "__init_subclass__", classmethod(__init_subclass__))
+
+    def _watch_loop_class(self, loop_class: Any) -> None:
         make: Callable[..., None] = loop_class.__init__
 
         def __init__(loop: Any, *args: Any, **kwargs: Any) -> None:
@@ -141,10 +154,11 @@ def install(
     """Run on one pool everything that a process sends to threads, through whichever library.
 
     This covers `anyio.to_thread` (see `ebbpool.anyio.install`), and with it Starlette and FastAPI; `trio.to_thread`;
-    the default executor of all loops of asyncio and uvloop that are made from now on, and of the one that runs here,
-    and with it `asyncio.to_thread`, asyncio's `getaddrinfo`, and asgiref's ``sync_to_async(thread_sensitive=False)``. A
-    library imported later is switched then; one in an unknown version is left as it is, with a `RuntimeWarning`. Calls
-    of `trio.to_thread` run in daemon threads, as trio's own are: in a pool beside it, unless that has such threads.
+    the default executor of all event loops, of whichever library, that are made from now on, and of the one that runs
+    here, and with it `asyncio.to_thread`, asyncio's `getaddrinfo`, and asgiref's
+    ``sync_to_async(thread_sensitive=False)``. A library imported later is switched then; one in an unknown version is
+    left as it is, with a `RuntimeWarning`. Calls of `trio.to_thread` run in daemon threads, as trio's own are: in a
+    pool beside it, unless that has such threads.
 
     If it is installed already, on the same pool, nothing changes.
 
@@ -180,7 +194,6 @@ def install(
         installed._watch("anyio", "anyio", _anyio)
         installed._watch("trio", "trio", _trio)
         installed._watch("asyncio", "asyncio", _asyncio)
-        installed._watch("uvloop", "uvloop", _uvloop)
         if streams:
             installed._watch("starlette", "starlette.concurrency", _starlette)
     return installed
@@ -258,17 +271,12 @@ def _perform(fn: Callable[[], Any], deliver: Callable[[Any], object], capture: C
 
 
 def _asyncio(installed: Installed, asyncio: ModuleType) -> str:
-    installed._watch_loops(asyncio.BaseEventLoop)
+    installed._watch_loops(asyncio.AbstractEventLoop)
     running = asyncio._get_running_loop()
     if running is None:
         return "the default executor of new loops"
     installed._give_lane(running)
     return "the default executor of new loops, and of the one that runs"
-
-
-def _uvloop(installed: Installed, uvloop: ModuleType) -> str:
-    installed._watch_loops(uvloop.Loop)
-    return "the default executor of new loops; its getaddrinfo stays in libuv's threads"
 
 
 def _starlette(installed: Installed, concurrency: ModuleType) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 import weakref
-from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Iterator
 
 import pytest
-from support.common import COUNTS_REFERENCES, Thing, tight_switching, together
+from support.common import COUNTS_REFERENCES, TIMEOUT, Background, Thing, eventually, tight_switching, together
+
+from ebbpool._core.latch import LockType, allocate_lock
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,22 @@ def test_a_release_that_races_with_a_time_out_is_seen_by_one_side_or_the_other()
             return None
 
         taken = together(turn, 2)[0]
-        assert lock.locked() is taken
+        assert lock.acquire(False) is not taken
+
+
+def test_a_lock_lets_one_through_for_each_release() -> None:
+    lock = allocate_lock()
+    assert lock.acquire() and not lock.acquire(False) and not lock.acquire(True, 0.001)
+    waiting = [Background(lambda: lock.acquire(True, TIMEOUT)) for _ in range(2)]
+    assert all(each.still_waits() for each in waiting)
+    for number in (1, 2):
+        lock.release()
+        eventually(lambda number=number: sum(each.over.is_set() for each in waiting) == number)
+    assert [each.join() for each in waiting] == [True, True]
+    lock.release()
+    with pytest.raises(RuntimeError, match="release unlocked lock"):
+        lock.release()
+    assert lock.acquire(False)
 
 
 def test_a_dict_and_a_set_may_be_listed_while_others_change_them() -> None:

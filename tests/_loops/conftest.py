@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from support.common import TIMEOUT, forget_the_past
-from support.loops import Reports, each_loop, pytest_asyncio_loop_factories  # noqa: F401  (a fixture, a hook)
+from support.loops import Reports, each_loop, each_loop_class, pytest_asyncio_loop_factories  # noqa: F401  (fixtures, a hook)
 
 LIMIT = 3 * TIMEOUT
 """Seconds that a test may take."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import contextvars
 import re
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Boom, Gate, all_end
-from support.loops import FACTORIES, OURS, on_every_loop, on_our_loops, until, why_lacking
+from support.loops import FACTORIES, OURS, fail, on_every_loop, on_our_loops, until, why_lacking
 
 from ebbpool import AdaptiveExecutor, aio
 
@@ -60,7 +59,7 @@ def test_the_default_executor_is_made_on_first_use_and_ends_with_the_loop(
             await loop.shutdown_default_executor()
             with pytest.raises(RuntimeError, match="shutdown"):
                 loop.run_in_executor(None, thread_name)
-        return "asyncio" if isinstance(loop, aio.EventLoop) else "uvloop", threads
+        return "asyncio" if isinstance(loop, asyncio.BaseEventLoop) else "uvloop", threads
 
     with asyncio.Runner(loop_factory=factory) as runner:
         name, threads = runner.run(main())
@@ -137,13 +136,20 @@ async def test_a_submit_that_was_put_there_is_called(where: str, monkeypatch: py
         monkeypatch.undo()
 
 
-def test_the_executor_may_be_given_to_the_factory(factory: Callable[..., asyncio.AbstractEventLoop]) -> None:
+@pytest.mark.parametrize("no_class", [int, asyncio.new_event_loop, "uvloop"])
+def test_what_is_no_class_of_loops_is_refused(no_class: Any) -> None:
+    with pytest.raises(TypeError, match=f"loop_class must be a class of event loops, not {re.escape(repr(no_class))}"):
+        aio.new_loop_factory(no_class)
+
+
+def test_the_executor_may_be_given_to_the_factory(loop_class: Any) -> None:
     pool = AdaptiveExecutor(thread_name_prefix="given")
 
     async def main() -> str:
         return await asyncio.to_thread(thread_name)
 
-    with asyncio.Runner(loop_factory=lambda: factory(pool)) as runner:
+    new_loop = aio.new_loop_factory(loop_class, pool)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         assert runner.run(main()).startswith("given")
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.submit(abs, 1)
@@ -152,7 +158,7 @@ def test_the_executor_may_be_given_to_the_factory(factory: Callable[..., asyncio
             with pytest.raises(
                 TypeError, match=f"executor must be an AdaptiveExecutor, not {re.escape(repr(no_pool))}"
             ):
-                factory(no_pool)
+                aio.new_loop_factory(executor=no_pool)  # type: ignore[arg-type]
 
 
 def test_a_closed_loop_refuses(factory: Callable[..., asyncio.AbstractEventLoop]) -> None:
@@ -189,11 +195,25 @@ async def test_context_is_carried_by_to_thread_alone_unless_the_pool_does() -> N
         assert await loop.run_in_executor(carrying, variable.get) == "set"
 
 
-def test_the_lack_of_uvloop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvloop", None)
-    monkeypatch.setattr(aio, "_uvloop_class", None)
-    with pytest.raises(ImportError, match=r"pip install ebbpool\[uvloop\]"):
-        aio.new_uvloop()
+def test_any_loop_class_runs_calls_in_each_way(loop_class: Any) -> None:
+    """Called by name, as default executor of a stock loop, and by the short way of a loop that is made of the class."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with AdaptiveExecutor(4, "default") as pool:
+            meeting = threading.Barrier(4)
+            await asyncio.gather(*[pool.run(meeting.wait, TIMEOUT) for _ in range(4)])
+            with pytest.raises(Boom):
+                await pool.run(fail, Boom())
+            loop.set_default_executor(pool)
+            await asyncio.gather(*[asyncio.to_thread(meeting.wait, TIMEOUT) for _ in range(4)])
+            assert {await asyncio.to_thread(thread_name), await loop.run_in_executor(None, thread_name)} <= {
+                thread.name for thread in pool._threads
+            }
+
+    for new_loop in (loop_class, aio.new_loop_factory(loop_class)):
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main())
 
 
 @on_every_loop

@@ -304,7 +304,8 @@ async def test_a_full_queue_does_not_refuse_them(when_full: Any) -> None:
         await queued
         if when_full == "block":
             await beyond
-    assert order == ["c", "a", "b"][: len(order)]
+    # Both workers may come at once for the others.
+    assert sorted(order) == (["a", "b", "c"] if when_full == "block" else ["a", "c"])
 
 
 @pytest.mark.asyncio

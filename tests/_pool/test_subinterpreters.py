@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -77,6 +78,52 @@ def test_pools_of_several_interpreters_work_side_by_side() -> None:
     )
     # CPython 3.13 writes to standard error at the end of any interpreter that ran outside the main thread.
     assert (done.returncode, done.stdout.split()) == (0, ["done"] * 2 + ["False", "False"]), done.stderr
+
+
+SAID = """
+import logging
+logging.basicConfig(format="%(message)s", level="INFO")
+import ebbpool
+with ebbpool.AdaptiveExecutor(1) as pool:
+    print(pool.submit(pow, 2, 3).result(10), ebbpool.COMPILED)
+"""
+
+
+@pytest.mark.parametrize("kind", ["isolated", "legacy"])
+def test_where_the_compiled_core_cannot_be_loaded_it_is_said_why(kind: str) -> None:
+    # What comes second cannot load it.
+    done = run_script(f"import ebbpool\nrun({kind!r}, {SAID!r})", RUN)
+    assert (done.returncode, done.stdout.split()) == (0, ["8", "False"])
+    if ebbpool.COMPILED:
+        assert re.match("the plain engine runs: .*interpreter", done.stderr), done.stderr
+
+
+INTERPRETERS = """
+import asyncio
+import threading
+from concurrent.futures import InterpreterPoolExecutor
+import ebbpool
+from ebbpool.aio import new_loop_factory
+
+USE = "import ebbpool\\nwith ebbpool.AdaptiveExecutor(1) as pool: assert pool.submit(pow, 2, 3).result(10) == 8"
+
+async def main():
+    return await asyncio.get_running_loop().run_in_executor(others, pow, 2, 4)
+
+with ebbpool.AdaptiveExecutor(2, "pool") as pool, ebbpool.install(pool), InterpreterPoolExecutor(2, "other") as others:
+    print([future.result(10) for future in [others.submit(pow, 2, power) for power in range(4)]])
+    print(list(others.map(abs, range(-3, 0))), {thread.name.partition("_")[0] for thread in others._threads})
+    for new_loop in (asyncio.SelectorEventLoop, new_loop_factory()):
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            print(runner.run(main()))
+    print(pool.stats().submitted, others.submit(exec, USE).result(10))
+    print(pool.submit(lambda: others.submit(pow, 2, 3).result(10)).result(10))
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="InterpreterPoolExecutor is new in CPython 3.14")
+def test_an_executor_of_interpreters_is_unharmed_beside_an_installed_pool() -> None:
+    assert output_of(INTERPRETERS) == ["[1, 2, 4, 8]", "[3, 2, 1] {'other'}", "16", "16", "0 None", "8"]
 
 
 DAEMON = """

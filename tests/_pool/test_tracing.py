@@ -148,7 +148,7 @@ def test_every_way_in_from_a_loop(tool: str) -> None:
             ):
                 print(await asyncio.gather(*(handle(number, call) for number in (1, 2, 3))))
 
-        for factory in (asyncio.new_event_loop, aio.new_event_loop):
+        for factory in (asyncio.new_event_loop, aio.new_loop_factory()):
             with AdaptiveExecutor(2) as pool, asyncio.Runner(loop_factory=factory) as runner:
                 lane = pool.lane("lane", limit=1)
                 runner.run(main(pool))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import random
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -13,6 +15,7 @@ from statistics import median
 import pytest
 from support.benchmark import ROOT, question_of, run_of
 
+from benchmarks import __main__ as command
 from benchmarks.__main__ import main
 from benchmarks.engine.model import Column, percentile
 from benchmarks.engine.results import Answers, Figure, Noise, Run, figure_of
@@ -271,6 +274,33 @@ def test_the_check_fails_until_the_figures_are_written(tree: Path, capsys: pytes
     assert sorted(path.stem for path in pages.EVIDENCE.iterdir()) == ["bench", "bench-again", "others"]
     assert "us:1 -->2.0<" in (tree / "README.md").read_text(encoding="utf-8")
     assert "Asked again in" in (tree / "docs" / "performance.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("python", "bytecode", "refused"), [("3.14 free-threading build", False, True), ("3.14", False, False)]
+)
+def test_what_was_taken_without_a_gil_and_without_bytecode_is_not_published(
+    tree: Path, python: str, bytecode: bool, refused: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tree / "asked.json"
+    run_of(path)
+    [(name, document)] = json.loads(path.read_text(encoding="utf-8")).items()
+    document["machine"] |= {"python": python, "bytecode": bytecode}
+    path.write_text(json.dumps({name: document}), encoding="utf-8")
+    with pytest.raises(SystemExit) if refused else contextlib.nullcontext():
+        main(["publish", str(path), "--name", "free"])
+    assert ("was taken with PYTHONDONTWRITEBYTECODE set" in capsys.readouterr().err) is refused
+    assert ("free" in pages.committed()) is not refused
+
+
+def test_nothing_is_measured_without_a_gil_and_without_bytecode(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(command, "FREE_THREADED", True)
+    with pytest.raises(SystemExit):
+        main(["submit_collect"])
+    assert "cannot be run with PYTHONDONTWRITEBYTECODE set" in capsys.readouterr().err
 
 
 def test_readme_and_docs_say_what_the_committed_runs_say() -> None:

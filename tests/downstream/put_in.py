@@ -140,13 +140,13 @@ class Recorder:
 
 def loop_factories(ours: bool) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Return a way to make a loop for each kind of loop that there is here."""
-    makers: dict[str, Any] = {"asyncio": asyncio.new_event_loop}
+    makers: dict[str, Any] = {"asyncio": asyncio.SelectorEventLoop}
     if UVLOOP:
-        makers["uvloop"] = importlib.import_module("uvloop").new_event_loop
+        makers["uvloop"] = importlib.import_module("uvloop").Loop
     if ours:
         from ebbpool import aio
 
-        makers = {kind: aio.new_uvloop if kind == "uvloop" else aio.new_event_loop for kind in makers}
+        makers = {kind: aio.new_loop_factory(loop_class) for kind, loop_class in makers.items()}
     return makers
 
 

@@ -211,7 +211,6 @@ is_told_to_come_again(lambda: gather(app, "/report", 1)[0], wsgi.executor)
 """
 
 AIOHTTP = """
-from ebbpool.aio import new_uvloop
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from aiohttp.test_utils import TestClient, TestServer
@@ -227,7 +226,7 @@ async def main():
         assert {type(t).__module__.partition(".")[0] for t in threading.enumerate() if LOOP in t.name} == {"ebbpool"}
     assert threads("web") == []
 
-with asyncio.Runner(loop_factory=new_event_loop if LOOP == "asyncio" else new_uvloop) as runner:
+with asyncio.Runner(loop_factory=new_loop_factory(None if LOOP == "asyncio" else __import__("uvloop").Loop)) as runner:
     runner.run(main())
 """
 

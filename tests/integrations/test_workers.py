@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -144,6 +144,24 @@ def test_gunicorn_answers_what_the_pool_refuses(tmp_path: Path, settings: str, n
                 assert next_one.getresponse().status == next_status
             answered_by = pid_of(slow.getresponse().read().decode())
         assert pid_of(get(port, "/")) == answered_by
+
+
+def test_a_connection_that_says_nothing_takes_no_thread(tmp_path: Path) -> None:
+    """With one thread, each would hold it for five seconds; the pool counts only what was sent."""
+    worker = "from ebbpool.gunicorn import AdaptiveThreadWorker as A\nclass Worker(A): settings = dict(max_workers=1)"
+    (tmp_path / "workers.py").write_text(worker, encoding="utf-8")
+    with gunicorn(tmp_path, "--keep-alive", "0", worker="workers.Worker") as (port, process), ExitStack() as stack:
+        before = int(get(port, "/").split()[1])
+        silent = [http.client.HTTPConnection("127.0.0.1", port, timeout=3 * TIMEOUT) for _ in range(10)]
+        for connection in silent:
+            stack.enter_context(closing(connection))
+            connection.connect()
+        assert int(get(port, "/").split()[1]) == before + 1
+        for number, connection in enumerate(silent[:5]):
+            connection.request("GET", "/")
+            assert int(connection.getresponse().read().split()[1]) == before + 2 + number
+        process.terminate()
+        assert process.wait(3 * TIMEOUT) == 0
 
 
 def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,14 +46,35 @@ FACTORIES: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": new_uvloop,
     "eager": new_eager_loop,
     "debug": new_debug_loop,
-    "ebbpool": aio.new_event_loop,
-    "ebbpool-uvloop": aio.new_uvloop,
+    "ebbpool": aio.new_loop_factory(),
+    "ebbpool-uvloop": lambda: aio.new_loop_factory(importlib.import_module("uvloop").Loop)(),
 }
 OURS = ("ebbpool", "ebbpool-uvloop")
 """The loops with the short way to a pool."""
 
 on_every_loop = pytest.mark.asyncio(loop_factories=list(FACTORIES))
 on_our_loops = pytest.mark.asyncio(loop_factories=OURS)
+
+
+LOOP_CLASSES = {
+    "asyncio": lambda: asyncio.SelectorEventLoop,
+    "a subclass of asyncio's": lambda: type("Mine", (asyncio.SelectorEventLoop,), {"__slots__": ("mine",)}),
+    "uvloop": lambda: pytest.importorskip("uvloop").Loop,
+    "a subclass of uvloop's": lambda: type("Mine", (pytest.importorskip("uvloop").Loop,), {}),
+    "rloop": lambda: pytest.importorskip("rloop.loop").RLoop,
+    "zuvloop": lambda: pytest.importorskip("zuvloop").EventLoop,
+}
+
+
+OF_RLOOP = pytest.mark.filterwarnings("ignore:unclosed <socket", "ignore:'asyncio.iscoroutinefunction'")
+"""The warnings that rloop gives cause to itself."""
+
+
+@pytest.fixture(
+    name="loop_class", params=[pytest.param(kind, marks=[OF_RLOOP] * (kind == "rloop")) for kind in LOOP_CLASSES]
+)
+def each_loop_class(request: pytest.FixtureRequest) -> Any:
+    return LOOP_CLASSES[request.param]()
 
 
 def why_lacking(kind: str) -> str:

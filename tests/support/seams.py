@@ -7,7 +7,6 @@ import importlib
 import os
 import sys
 import traceback
-from _thread import allocate_lock
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -21,6 +20,7 @@ from ebbpool import _interpreter
 from ebbpool._called import OVER, called_name
 from ebbpool._core import accel
 from ebbpool._core.accel import ALL, Timers, instrumented, orphans
+from ebbpool._core.latch import LockType, allocate_lock
 from ebbpool._frames import COLLECTS, UNREADABLE, is_joined
 from ebbpool._maps import items
 from ebbpool._pool import census, crew, late, lifecycle, threads
@@ -76,7 +76,8 @@ def parts_of_the_core() -> list[type]:
     """Return the classes of the modules of the core that run."""
     modules = [module for name, module in sys.modules.items() if name.startswith("ebbpool._core.")]
     own = dict.fromkeys(one for module in modules for one in vars(module).values() if isinstance(one, type))
-    return [one for one in own if one.__module__.startswith("ebbpool.") and not issubclass(one, tuple | Exception)]
+    other = (tuple, Exception, LockType)
+    return [one for one in own if one.__module__.startswith("ebbpool.") and not issubclass(one, other)]
 
 
 def engine_of(pool: Any) -> Any:

@@ -21,7 +21,7 @@ import ebbpool.anyio
 import ebbpool.opentelemetry
 import ebbpool.socketserver as served
 from ebbpool import AdaptiveExecutor, Lane, Session, prefork
-from ebbpool.aio import new_event_loop, new_uvloop
+from ebbpool.aio import new_loop_factory
 from ebbpool.prometheus import PoolCollector
 from ebbpool.sync import BoundedSemaphore, Semaphore
 from ebbpool.testing import no_thread_leaks
@@ -147,8 +147,8 @@ async def works_with_asyncio() -> None:
         assert_type(await loop.run_in_executor(pool, add, 1), int)
         assert_type(await asyncio.wrap_future(pool.submit(add, 1)), int)
         assert_type(await asyncio.to_thread(add, 1, second=2), int)
-        asyncio.Runner(loop_factory=new_event_loop)
-        assert_type(new_uvloop(pool), asyncio.AbstractEventLoop)
+        asyncio.Runner(loop_factory=new_loop_factory())
+        assert_type(new_loop_factory(asyncio.SelectorEventLoop, pool)(), asyncio.AbstractEventLoop)
 
 
 def count(start: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import ebbpool
-from ebbpool._interpreter import available_cpus, interpreter
+from ebbpool._interpreter import LACKING, available_cpus, interpreter
 from ebbpool._pool.executor_base import DEFAULT_MAX_WORKERS, Settings
 
 
@@ -20,6 +21,10 @@ def _describe(_: argparse.Namespace) -> int:
     print(f"core: {'compiled' if ebbpool.COMPILED else 'plain Python'}")
     print(f"interpreter: {interpreter()}")
     print(f"processors: {available_cpus()}")
+    # This looks at asyncio.
+    importlib.import_module("ebbpool._loops")
+    if LACKING:
+        print(f"works without what this Python lacks: {', '.join(LACKING)}")
     return 0
 
 

@@ -8,13 +8,14 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from ebbpool._interpreter import PURE
+from ebbpool._interpreter import LACKING, PURE
 
+_why = ""
 if TYPE_CHECKING or PURE:
     from ebbpool._core import executor_core, future, loop_calls, pool, staff, task, timers, worker
 else:
     try:
-        from ebbpool._core import executor_core_c as executor_core
+        import ebbpool._core.executor_core_c as executor_core
         from ebbpool._core import future_c as future
         from ebbpool._core import loop_calls_c as loop_calls
         from ebbpool._core import pool_c as pool
@@ -22,20 +23,25 @@ else:
         from ebbpool._core import task_c as task
         from ebbpool._core import timers_c as timers
         from ebbpool._core import worker_c as worker
-    except ImportError:
+    except ImportError as error:
+        _why = "none is compiled here" if isinstance(error, ModuleNotFoundError) else str(error)
         from ebbpool._core import executor_core, future, loop_calls, pool, staff, task, timers, worker
 
 COMPILED = future.COMPILED
 """Whether the compiled core runs."""
 
-_wanted = COMPILED or PURE or sys.implementation.name != "cpython"
-_unsaid = [] if _wanted else ["the plain engine runs: none is compiled here"]
+_unsaid = [f"the plain engine runs: {_why}"] if _why and sys.implementation.name == "cpython" else []
+
+
+if LACKING:
+    _unsaid.append(f"this Python lacks what ebbpool knows a way without: {', '.join(LACKING)}")
 
 
 def say_if_plain() -> None:
-    """Log, once in a process, that the plain engine runs where that was not asked for."""
+    """Log, once in a process, that the plain engine runs where that was not asked for, or what Python lacks."""
     with suppress(IndexError):
-        logging.getLogger("ebbpool").info(_unsaid.pop())
+        while True:
+            logging.getLogger("ebbpool").info(_unsaid.pop())
 
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from _thread import LockType, allocate_lock
 from collections.abc import Callable
 from concurrent.futures import CancelledError, InvalidStateError
 from concurrent.futures._base import LOGGER
@@ -12,6 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ebbpool._core import uncompiled as cython
+from ebbpool._core.latch import LockType, allocate_lock
 
 if not TYPE_CHECKING and cython.compiled:
     import cython

@@ -15,7 +15,6 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from _thread import LockType, allocate_lock
 from collections.abc import Callable
 from concurrent.futures import thread
 from concurrent.futures._base import LOGGER
@@ -23,6 +22,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ebbpool._core import uncompiled as cython
+from ebbpool._core.latch import LockType, allocate_lock
 from ebbpool._core.scope import Scope
 from ebbpool._core.waits import here
 

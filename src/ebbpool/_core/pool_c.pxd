@@ -130,5 +130,5 @@ cdef class Pool:
     cpdef forbids(self)
     cdef dict _counts(self, Py_ssize_t running, Py_ssize_t queued)
     @cython.locals(held=Py_ssize_t, queued=Py_ssize_t)
-    cpdef Py_ssize_t unclaimed(self, LaneCore lane) except -1
+    cpdef Py_ssize_t unclaimed(self, LaneCore lane) except? -1
     cpdef hand_back(self, LaneCore lane)

@@ -15,11 +15,12 @@ import operator
 import os
 import sys
 import threading
-from _thread import allocate_lock, get_ident
+from _thread import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ebbpool._core import uncompiled as cython
+from ebbpool._core.latch import allocate_lock
 
 if not TYPE_CHECKING and cython.compiled:
     import cython

@@ -1,6 +1,7 @@
 # C types for semaphore.py, which Cython compiles as ebbpool._core.semaphore_c.
 cimport cython
 from cpython.time cimport monotonic
+from ebbpool._core.native_c cimport fence  # which brings the way to take a mutex
 
 cdef object ONE
 cdef Py_ssize_t MOST

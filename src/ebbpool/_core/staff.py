@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from _thread import LockType, allocate_lock
 from typing import TYPE_CHECKING, Any
 
 from ebbpool._core import uncompiled as cython
+from ebbpool._core.latch import LockType, allocate_lock
 
 if not TYPE_CHECKING and cython.compiled:
     import cython

@@ -11,7 +11,7 @@ cdef class Line:
     cdef object tasks, append, popleft
     cdef readonly Py_ssize_t dead
 
-    cdef Py_ssize_t live(self) except -1
+    cdef Py_ssize_t live(self) except? -1
     cdef add(self, Task task)
     cdef trim(self, list trash)
     cdef compact(self, list trash)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -12,6 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ebbpool._core import uncompiled as cython
+from ebbpool._core.latch import LockType, allocate_lock
 
 if not TYPE_CHECKING and cython.compiled:
     import cython

@@ -13,7 +13,7 @@ cdef class Alarms:
     cpdef bint add(self, double due, object book, object thing) except -1
     cdef bint _crowded(self) except -1
     cdef bint _needs_sweep(self) except -1
-    cdef Py_ssize_t _count(self) except -1
+    cdef Py_ssize_t _count(self) except? -1
     cpdef bint merge(self) except -1
     cpdef bint arrived(self) except -1
     cdef list _first(self)

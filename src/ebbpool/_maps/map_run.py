@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
@@ -20,12 +19,13 @@ from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice, starmap
 from math import inf
-from threading import TIMEOUT_MAX, get_ident
+from threading import TIMEOUT_MAX, Lock, get_ident
 from typing import Any, Final
 
 from ebbpool._called import called_name
 from ebbpool._clock import perf_counter
 from ebbpool._core.accel import ExecutorCore, wait_counted
+from ebbpool._core.latch import LockType, allocate_lock
 from ebbpool._errors import trimmed, with_traceback
 from ebbpool._maps.items import ITERATORS, Batch, Failure, Unclaimed
 
@@ -69,7 +69,7 @@ class MapRun:
         self.call = partial(_apart, copy_context(), fn) if getattr(self.pool, "contextual", False) else fn
         self.each: Callable[..., Iterator[Any]] = starmap if spread else map
         self.ordered = ordered
-        self.lock = allocate_lock()
+        self.lock = Lock()
         self.taken = 0  # items read from the input; only the consumer's thread counts them
         # The items that no worker has claimed. Only the consumer adds to its inbox, without the lock.
         self.unclaimed = Unclaimed(1, sys.maxsize if buffersize is None else max(1, buffersize // 4))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
@@ -17,6 +16,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from ebbpool._checks import NoCopy, whole
 from ebbpool._core.accel import wait_counted
+from ebbpool._core.latch import LockType, allocate_lock
 from ebbpool._errors import QueueFull, trimmed
 from ebbpool._pool import lifecycle
 

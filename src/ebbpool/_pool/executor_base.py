@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from _thread import allocate_lock
 from collections.abc import Callable
 from concurrent.futures.thread import BrokenThreadPool
 from math import inf
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ebbpool._checks import above_zero, seconds, whole
 from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, Probe, orphans, perform
+from ebbpool._core.latch import allocate_lock
 from ebbpool._errors import QueueFull, QueueTimeout
 from ebbpool._pool import lifecycle, tracing
 from ebbpool._pool.crew import Crew

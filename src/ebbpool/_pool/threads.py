@@ -13,7 +13,7 @@ from typing import Any
 from ebbpool._checks import whole
 from ebbpool._clock import monotonic
 from ebbpool._core.waits import here
-from ebbpool._interpreter import daemon_threads
+from ebbpool._interpreter import LACKING, daemon_threads
 
 if sys.platform == "linux":
     from _signal import SIG_BLOCK, SIG_UNBLOCK, pthread_sigmask  # type: ignore[import-not-found]  # as `signal` does
@@ -111,7 +111,9 @@ class WorkerThread(threading.Thread):
 
     def __init__(self, *args: Any, daemon: bool | None = None, stack_size: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, daemon=daemon_threads() if daemon is None else daemon, **kwargs)
-        self._started = _LaterEvent()
+        self._begun = _LaterEvent()
+        if "threading.Thread._started" not in LACKING:
+            self._started = self._begun
         self._stack_size = stack_size
 
     def start(self) -> None:
@@ -124,6 +126,7 @@ class WorkerThread(threading.Thread):
 
     def run(self) -> None:
         """Call the target; see `threading.Thread.run`."""
+        self._begun.set()
         if not self._inherits:
             _be_like_the_main_thread()
         super().run()
@@ -132,10 +135,10 @@ class WorkerThread(threading.Thread):
         """Wait up to `timeout` seconds for the thread to end; see `threading.Thread.join`."""
         # A thread that has not begun to run yet cannot be joined.
         deadline = None if timeout is None else monotonic() + timeout
-        if not threading.Event.wait(self._started, timeout):
+        if not threading.Event.wait(self._begun, timeout):
             return
         super().join(None if deadline is None else max(0.0, deadline - monotonic()))
 
     def ended(self) -> bool:
         """Return whether the thread has begun and ended."""
-        return self._started.is_set() and not self.is_alive()
+        return self._begun.is_set() and not self.is_alive()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from ebbpool._clock import monotonic
 from ebbpool._core.accel import KeeperCore
+from ebbpool._core.latch import LockType, allocate_lock
 from ebbpool._core.waits import here
 from ebbpool._pool.threads import WorkerThread
 

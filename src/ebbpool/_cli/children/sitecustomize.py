@@ -31,7 +31,7 @@ class _Later:
     """Begins as soon as the process imports a library with threads: few of those that a program starts do."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if fullname not in ("anyio", "asyncio", "trio", "uvloop"):
+        if fullname not in ("anyio", "asyncio", "trio"):
             return None
         sys.meta_path.remove(self)
         # It may be an interpreter that has no ebbpool.
