@@ -246,7 +246,7 @@ class Run:
         held = "" if settings["pin"] is None else ", every process held to one of them"
         quick = "; QUICK: one round of small sizes, not to be quoted" if settings["quick"] else ""
         when = f"{self.document['taken']}, commit {self.document['commit'] or 'unknown'}"
-        return f"{python}, {len(facts['processors'])} processors{model}{held}, {when}{quick}"
+        return f"{python}, {len(facts['processors'])} CPUs{model}{held}, {when}{quick}"
 
 
 def read(path: Path) -> dict[str, Run]:

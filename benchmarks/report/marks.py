@@ -10,8 +10,7 @@ An expression is one of
 - `QUESTION PEER/OTHER METRIC[:DIGITS] [KEY=VALUE ...]`: how many times the other's figure it is;
 - `QUESTION PEER/OTHER METRIC[:DIGITS] above=FLOOR [KEY=VALUE ...]`: the same of what both have above the floor's;
 - `over:KEY=VALUE` among the values: where the other's figure is that of another variant;
-- `lead QUESTION`: who is ahead, in a sentence; `contests QUESTION`: the same as a table; `rows QUESTION`: the same for
-  some variants, by the first column;
+- `contests QUESTION`: who is ahead, as a table; `rows QUESTION`: the same for some variants, by the first column;
 - `table NAME`: one of the `TABLES` here: whoever is ahead is in bold, the rows in which rivals are come first; a row
   within the noise, or of a question that was asked in one round only, is refused;
 - `machine python`, `machine processors`, `machine processor`: of the run;
@@ -131,8 +130,6 @@ def found(asked: str, runs: Mapping[str, Run]) -> str:
     match words:
         case ["machine", fact]:
             return _fact(run, fact)
-        case ["lead", question]:
-            return tables.lead(_asked(run, question))
         case ["table", name]:
             return "\n\n" + table(name, runs) + "\n\n"
         case ["contests", question]:
@@ -141,7 +138,7 @@ def found(asked: str, runs: Mapping[str, Run]) -> str:
             return "\n\n" + pages.rows(_asked(run, question)) + "\n\n"
         case [question, peer, metric, *where]:
             return _value(_asked(run, question), peer, metric, where)
-    raise Unknown(f"neither a figure nor one of machine, lead, contests, rows, table: {asked!r}")
+    raise Unknown(f"neither a figure nor one of machine, contests, rows, table: {asked!r}")
 
 
 def _asked(run: Run, question: str) -> Answers:
