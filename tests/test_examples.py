@@ -63,18 +63,19 @@ import threading
 import httpx
 
 async def ask():
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-        return await client.get("/report")
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+    async with app.router.lifespan_context(app), client:
+        print((await client.get("/report")).text)
+        print(sum(thread.name.startswith("ebbpool-anyio") for thread in threading.enumerate()))
 
-print(asyncio.run(ask()).text)
-print(sum(thread.name.startswith("ebbpool-anyio") for thread in threading.enumerate()))
+asyncio.run(ask())
 """
 """Sends the FastAPI app of the README a request; prints the answer, and how many threads of the pool there are."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_runs(example: Example, tmp_path: Path) -> None:
-    is_app = "FastAPI()" in example.code
+    is_app = "ebbpool.anyio.install():" in example.code and '"/report"' in example.code
     code = example.code + (ASK if is_app else "")
     skip_without_packages(code)
     (tmp_path / "a file").write_text("something to read")

@@ -224,7 +224,7 @@ def serving(folder: Path, app: str) -> Iterator[App]:
         pytest.skip("the monitor needs Unix sockets")
     folder.mkdir()
     (folder / "lab.py").write_text(app, encoding="utf-8")
-    leaving = blocks_of(ROOT / "docs/integrations/fastapi.md")[1]
+    leaving = blocks_of(ROOT / "docs/integrations/fastapi.md")[2]
     (folder / "leaving.py").write_text(leaving, encoding="utf-8")
     skip_without_packages(f"import uvicorn\n{app}")
     with reserved_port() as port, (folder / "log").open("w+", encoding="utf-8") as log:

@@ -299,8 +299,8 @@ with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) a
 @pytest.mark.parametrize(
     ("place", "number", "use", "printed"),
     [
-        case("fastapi", "fastapi", FASTAPI),
-        case("fastapi hears of errors under a dependency that watches the client", "fastapi", FASTAPI_ERRORS, number=1),
+        case("fastapi", "fastapi", FASTAPI, number=1),
+        case("fastapi hears of errors under a dependency that watches the client", "fastapi", FASTAPI_ERRORS, number=2),
         case("starlette", "frameworks#Starlette", STARLETTE),
         case("litestar", "frameworks#Litestar", LITESTAR),
         case("django", "django", DJANGO),

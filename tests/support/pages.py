@@ -32,6 +32,7 @@ PACKAGES = (
     "joblib",
     "langchain_core",
     "litestar",
+    "mcp",
     "numpy",
     "opentelemetry.sdk",
     "prometheus_client",
