@@ -15,7 +15,7 @@ MAIN, AGAIN, OTHERS = "bench", "bench-again", "others"
 later, in more rounds), and the rest."""
 EVIDENCE = ROOT / "docs" / "evidence"
 PERFORMANCE = ROOT / "docs" / "performance.md"
-_ROWS_AT_MOST = 4
+_ROWS_AT_MOST = 3
 
 _INTRO = """\
 # Performance
