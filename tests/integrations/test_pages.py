@@ -314,7 +314,6 @@ with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) a
         case("apscheduler", "more#APScheduler", APSCHEDULER),
         case("celery", "", CELERY),
         case("grpc", "more#gRPC", completed(2), "b'HELLO'", "[b'0', b'1', b'2']"),
-        case("langchain", "more#langchain-core", completed(80), "['PAGE 0', 'PAGE 1', "),
     ],
 )
 def test_a_library_uses_the_pool(place: str, number: int, use: str, printed: tuple[str, ...], tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ PACKAGES = (
     "gunicorn",
     "httpx",
     "joblib",
-    "langchain_core",
     "litestar",
     "mcp",
     "numpy",
