@@ -121,8 +121,9 @@ def short_rows(contests: Sequence[Contest]) -> list[list[str]]:
 
 
 def _breakable(label: str) -> str:
-    """Let a long name go on in the next line before its arguments, and leave out what the column says."""
-    return re.sub(r"(?<=\w)\(", "\u200b(", re.sub(r" \((compiled|floor)\)", "", label))
+    """Let a long name go on in the next line, and leave out what the column says."""
+    label = re.sub(r" \((compiled|floor)\)", "", label)
+    return re.sub(r"(?<=\w)\(|(?<=\w\.)(?=[a-z])", lambda found: f"\u200b{found[0]}", label)
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
