@@ -72,8 +72,8 @@ _LAG = ("loop_lag", "p99", {"loop": "asyncio", "workers": 4}, "run")
 
 TABLES: dict[str, list[Row]] = {
     "readme": [
-        Row("one call and its result, on all processors, µs", *_CALL, "gevent", "gevent's greenlets"),
-        Row("one call and its result, on one processor, µs", *_CALL, "stdlib", "`ThreadPoolExecutor`", _PINNED),
+        Row("one call and its result, on all CPUs, µs", *_CALL, "gevent", "gevent's greenlets"),
+        Row("one call and its result, on one CPU, µs", *_CALL, "stdlib", "`ThreadPoolExecutor`", _PINNED),
         Row("200 calls that sleep 50 ms, from a cold start, ms", *_COLD, "gevent", "gevent's greenlets"),
         Row("an asyncio loop's p99 lag while 10,000 calls finish, ms", *_LAG, "anyio", "`anyio.to_thread`", digits=2),
         Row("200 FastAPI clients, an endpoint that sleeps 100 ms: ms until all are answered", *_BURST, digits=0),
@@ -84,7 +84,7 @@ TABLES: dict[str, list[Row]] = {
         Row(*_HEALTH, "fastapi", "anyio's 40 threads", "health", 0),
     ],
     "front": [
-        Row("one call and its result, on one processor, µs", *_CALL, "stdlib", "`ThreadPoolExecutor`", _PINNED),
+        Row("one call and its result, on one CPU, µs", *_CALL, "stdlib", "`ThreadPoolExecutor`", _PINNED),
         Row("a tiny task submitted and collected, µs", *_SUBMITTED, "stdlib", "`ThreadPoolExecutor`", digits=2),
         Row("a call gathered on asyncio, µs", *_GATHERED, "stdlib", "`ThreadPoolExecutor`"),
     ],

@@ -287,7 +287,7 @@ with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) a
     try:
         type("Hasty", (TaskPool,), {"settings": {"max_wait": 0.5}})(2)
     except ValueError as error:
-        assert str(error) == "settings: max_wait=0.5 would lose tasks, of which Celery has none run again"
+        assert str(error) == "settings: max_wait=0.5 would drop tasks, which Celery does not retry"
     else:
         raise AssertionError
     scaler = Autoscaler(pool, max_concurrency=8, min_concurrency=4, worker=worker)
