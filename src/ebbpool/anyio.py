@@ -146,8 +146,8 @@ def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: b
     """Make `anyio.to_thread.run_sync` run on a pool, for the whole process, on asyncio, uvloop and trio.
 
     That includes calls by code that imported it before, and with it Starlette's and FastAPI's sync endpoints,
-    dependencies, background tasks and file responses, ``anyio.Path`` and ``anyio.open_file``. Calls under way are
-    finished where they began. `trio.to_thread` is left alone. If this anyio, or the trio that is in use or comes into
+    dependencies, background tasks and file responses, ``anyio.Path`` and ``anyio.open_file``. Calls in flight
+    finish where they began. `trio.to_thread` is left alone. If this anyio, or the trio that is in use or comes into
     use, is not in `TESTED`, a `RuntimeWarning` says so, and its calls run in anyio's own threads. If it is installed
     already, in the same way, nothing changes.
 
@@ -182,7 +182,7 @@ def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: b
 
 
 def uninstall() -> None:
-    """Give `anyio.to_thread.run_sync` back its own threads. Calls under way finish on the pool, which stays as it is.
+    """Give `anyio.to_thread.run_sync` back its own threads. Calls in flight finish on the pool, which stays as it is.
 
     Raises:
         RuntimeError: Nothing is installed, or other code has replaced the same functions since.

@@ -30,8 +30,8 @@ class TaskPool(_ThreadTaskPool):
     Soft and hard time limits have no effect, as with ``--pool threads``.
 
     Attributes:
-        settings: Further arguments for the `AdaptiveExecutor`; a subclass may have others. None that has tasks refused:
-            Celery would never learn of it.
+        settings: Further arguments for the `AdaptiveExecutor`; a subclass may have others. Those that have tasks
+            refused are not allowed: Celery would never learn of it.
 
     Raises:
         ValueError: `settings` has a `max_wait`, or a `when_full` of "reject".

@@ -45,7 +45,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
     Args:
         max_workers: The most threads at a time; 256 if None. Workers blocked on a future of this same pool do not
             count, so nested submits cannot deadlock. Nor do those whose calls were abandoned, up to as many again; with
-            1 they do count. `short_first` has a sixteenth more, at least one; none with 1.
+            1 they do count. Short calls may use a sixteenth more, at least one (`short_first`); none with 1.
         thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...; also the pool's `name`.
         initializer: Called with `initargs` in each thread before its first task. If it raises, the pool is broken.
         initargs: Arguments for `initializer`.
