@@ -52,6 +52,7 @@ BLOCKS = [
     for page in PAGES
     for number, example in enumerate(examples_of(page), 1)
 ]
+METRICS = Example((ROOT / "examples/prefork_metrics.py").read_text("utf-8"), None, [])
 SERVERS = [block for block in BLOCKS if "prefork.run(" in cast("Example", block.values[0]).code]
 """Programs that serve port 8000 until they are told to stop, and that other processes import."""
 FILES = [block for block in BLOCKS if cast("Example", block.values[0]).file]
@@ -109,7 +110,7 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no signal stops it there")
-@pytest.mark.parametrize("example", SERVERS)
+@pytest.mark.parametrize("example", [*SERVERS, pytest.param(METRICS, id="metrics")])
 def test_an_example_serves_until_it_is_told_to_stop(example: Example, tmp_path: Path) -> None:
     def answers(path: str = "", text: bytes = b"program.py") -> bool:
         assert process.poll() is None
