@@ -1,7 +1,7 @@
 """How fast ebbpool is beside its rivals: `python -m benchmarks` asks the questions.
 
 - `tasks.py`, `loops.py`, `tcp.py` and so on hold the questions of one kind: what is measured, and of whom;
-  docs/performance/questions.md says how. `engine/model.py` names them all.
+  docs/performance/benchmarks.md says how. `engine/model.py` names them all.
 - `engine/` measures each cell of a question in a fresh process, the peers in turn, and reads what came of it.
 - `peers/` has the rivals: `table.py` names each once, `pools.py` and `ways.py` give them one face.
 - `servers/` has the programs that are loaded, each in a process of its own.

@@ -19,7 +19,7 @@ from benchmarks.peers.peer import Peer
 from benchmarks.peers.pools import Pool, task_group
 from benchmarks.peers.table import POOLS
 
-_COLUMNS = (Column("ms", "ms for all", 1),)
+_COLUMNS = (Column("ms", "ms until all are done", 1),)
 
 
 def _once(peer: Peer, params: Params, work: Callable[[Pool], object]) -> Samples:
@@ -152,7 +152,7 @@ _FEW_THREADS: dict[str, Blocked] = {
 
 @Question(
     title="Tasks that wait, each pool with its defaults",
-    columns=(Column("ms", "ms for all", 1), Column("memory", "kB a task", 1)),
+    columns=(Column("ms", "ms until all are done", 1), Column("memory", "kB per task", 1)),
     peers=" ".join((*_MANY_THREADS, *_FEW_THREADS)),
     variants=lambda peer, settings: [{"tasks": 200}] if peer in _FEW_THREADS else [{"tasks": 200}, {"tasks": 2000}],
     sizes={"sleep": 0.05},

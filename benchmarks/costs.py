@@ -84,8 +84,8 @@ def _kilobytes() -> tuple[int, int]:
 @Question(
     title="The memory of waiting workers, by stack size",
     columns=(
-        Column("resident", "kB resident a worker", 1),
-        Column("virtual", "kB virtual a worker", 0),
+        Column("resident", "kB resident per worker", 1),
+        Column("virtual", "kB virtual per worker", 0),
     ),
     peers=f"{_BOTH} stdlib",
     variants=[{"waiting": count, "stack": stack} for count in (1, 200, 2000) for stack in _STACKS],
@@ -163,7 +163,7 @@ _LOOKS = ("stats()", "lane.stats()", "a scrape", "a scrape as text")
 
 @Question(
     title="The cost of watching pools",
-    columns=(Column("us", "µs a look", 1, ratio=False),),
+    columns=(Column("us", "µs per look", 1, ratio=False),),
     peers=_BOTH,
     variants=[{"look": what} for what in _LOOKS],
     sizes={"waiting": 1_000_000, "looks": 200, "scrapes": 50, "repeats": 3},

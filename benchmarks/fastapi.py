@@ -30,7 +30,11 @@ def _bursts(port: int, asked: str, expected: bytes, params: Params) -> Samples:
 
 @Question(
     title="FastAPI: 200 clients at once, a sync endpoint that sleeps 100 ms",
-    columns=(Column("first", "ms for all, first burst", 0), Column("later", "ms for all, later", 0), WRONG),
+    columns=(
+        Column("first", "ms until the last answer, first burst", 0),
+        Column("later", "ms until the last answer, later", 0),
+        WRONG,
+    ),
     peers=f"{_PEERS} fastapi-256",
     variants=({"clients": 200},),
     sizes={"repeats": 3},
@@ -120,8 +124,8 @@ _ALIVE, _ITEM = b'{"status":"alive"}', b'{"id":1,"name":"first"}'
 @Question(
     title="FastAPI with SQLAlchemy: clients at once, 15 connections, a query of 50 ms",
     columns=(
-        Column("later", "ms for all, later", 0),
-        Column("first", "ms for all, first burst", 0),
+        Column("later", "ms until the last answer, later", 0),
+        Column("first", "ms until the last answer, first burst", 0),
         Column("health", "sync /health p99, ms", 0),
         Column("answered", "right responses", 0, ratio=False, more=True),
         WRONG,

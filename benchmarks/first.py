@@ -107,7 +107,7 @@ async def _ask(pool: Any, plans: list[list[str]]) -> Outcome:
         Column("gave_up", "requests that gave up", 0, worst=True),
         Column("cold", "s until the last answer", 2),
         Column("warm", "s the second time", 2),
-        Column("check", "ms a check waits, p99", 1),
+        Column("check", "a check's wait p99, ms", 1),
     ),
     peers="ebbpool ebbpool-pure stdlib",
     variants=[{"load": load, "workers": workers} for load in LOADS for workers in WORKERS],

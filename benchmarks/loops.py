@@ -56,7 +56,7 @@ def _offload_variants(peer: str, settings: Settings) -> list[Variant]:
 
 @Question(
     title="Calls offloaded from an event loop",
-    columns=(Column("gathered", "µs a call, gathered", 1), Column("single", "µs a call, one after another", 1)),
+    columns=(Column("gathered", "µs per call, gathered", 1), Column("single", "µs per call, one after another", 1)),
     peers="loop bare-thread batched run run-pure own-loop own-loop-pure own-loop-to-thread ebbpool ebbpool-pure stdlib "
     "to-thread to-thread-ebbpool plus pebble betapool flexexecutor aiomisc hypertile leasepool asgiref anyio trio "
     "anyio-ebbpool anyio-installed",
@@ -110,7 +110,7 @@ async def _groups(call: Callable[..., Awaitable[object]], count: int) -> float:
 
 @Question(
     title="Calls from anyio task groups of 200 tasks",
-    columns=(Column("net", "µs a call, net", 1), Column("empty", "µs an empty task", 1, ratio=False)),
+    columns=(Column("net", "µs per call, net", 1), Column("empty", "µs per empty task", 1, ratio=False)),
     peers="anyio trio anyio-ebbpool anyio-installed",
     variants=lambda peer, settings: [
         {"loop": loop, "workers": 40} for loop in (("trio",) if peer == "trio" else _EVERYWHERE)
@@ -190,7 +190,7 @@ async def _queue(call: Call, count: int) -> tuple[threading.Event, list[asyncio.
     columns=(
         Column("p99", "lag p99, ms", 2),
         Column("most", "most, ms", 1, ratio=False),
-        Column("sum", "in all beyond idle p99, ms", 0, ratio=False),
+        Column("sum", "total beyond idle p99, ms", 0, ratio=False),
         Column("idle", "idle p99, ms", 2, ratio=False),
     ),
     peers="batched run run-pure ebbpool own-loop own-loop-to-thread stdlib to-thread anyio anyio-installed",

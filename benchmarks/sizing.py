@@ -219,7 +219,7 @@ def variants(peer: str, settings: Settings) -> list[Variant]:
 
 @Question(
     title="The untuned pool beside the best fixed size",
-    columns=(Column("ms", "ms", 1),),
+    columns=(Column("ms", "ms until all are done", 1),),
     peers="ebbpool ebbpool-fixed stdlib betapool flexexecutor",
     variants=variants,
     sizes={"repeats": 7},

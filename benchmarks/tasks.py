@@ -17,7 +17,7 @@ def _same(item: int) -> int:
 
 @Question(
     title="Submit trivial tasks and collect",
-    columns=(Column("us", "µs a task", 3),),
+    columns=(Column("us", "µs per task", 3),),
     peers=f"loop {POOLS}",
     variants=by_workers,
     sizes={"tasks": 5_000, "repeats": 3},
@@ -31,7 +31,7 @@ def submit_collect(peer: Peer, params: Params) -> Samples:
 
 @Question(
     title="Submit, collect and sum",
-    columns=(Column("us", "µs a job", 3),),
+    columns=(Column("us", "µs per job", 3),),
     peers=f"{_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool",
     variants=({"workers": 4},),
     sizes={"jobs": 20_000, "repeats": 3},
@@ -50,7 +50,7 @@ def simple_sum(peer: Peer, params: Params) -> Samples:
 
 @Question(
     title="Submit one, wait for it",
-    columns=(Column("us", "µs a round trip"),),
+    columns=(Column("us", "µs per round trip"),),
     peers=f"loop simplequeue locks {_BOTH} stdlib multiprocessing plus pebble betapool flexexecutor gevent-threadpool "
     "gevent",
     variants=by_workers,
@@ -80,7 +80,7 @@ _COMPUTING = {"items": "20 µs", "workers": 2}
 
 @Question(
     title="Map items",
-    columns=(Column("us", "µs an item", 3),),
+    columns=(Column("us", "µs per item", 3),),
     peers=f"loop simplequeue {_BOTH} stdlib multiprocessing fastthreadpool ebbpool-fastthreadpool plus pebble betapool "
     "flexexecutor hypertile gevent-threadpool gevent",
     variants=(_TRIVIAL, _COMPUTING),

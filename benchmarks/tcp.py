@@ -20,7 +20,7 @@ from benchmarks.peers.peer import Peer
 from benchmarks.servers.tcp import BODY
 from benchmarks.servers.web import SMALL, SMALL_PAGE
 
-_THREADS = Column("threads", "threads at most", 0, ratio=False, worst=True)
+_THREADS = Column("threads", "most threads", 0, ratio=False, worst=True)
 _PATIENCE_SECONDS = 60.0
 _SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047552, 2096128)
 
@@ -29,7 +29,7 @@ _SIZES = (0, 1024, 3072, 7168, 15360, 31744, 64512, 130048, 261120, 523264, 1047
     title="A TCP server that sends a reply and closes: 100 clients that reconnect",
     columns=(
         Column("rate", "replies/s", 0, more=True),
-        Column("cpu", "µs of a processor a reply", 1),
+        Column("cpu", "CPU, µs per reply", 1),
         _THREADS,
         Column("errors", "wrong replies", 0, ratio=False, worst=True, wrong=True),
         CLIENT,
@@ -104,8 +104,8 @@ def _again_and_again(server: Server, params: Params) -> Samples:
     columns=(
         Column("rate", "requests/s", 1, more=True),
         Column("first", "requests/s, first run", 0, more=True),
-        Column("cpu", "µs of a processor a request", 0),
-        Column("memory", "kB resident a connection", 1),
+        Column("cpu", "CPU, µs per request", 0),
+        Column("memory", "kB resident per connection", 1),
         _THREADS,
         Column("errors", "wrong replies", 0, ratio=False, worst=True, wrong=True),
         Column("unanswered", "unanswered", 0, ratio=False, worst=True, wrong=True),
@@ -222,8 +222,8 @@ def _placements(peer: str, settings: Settings) -> list[Variant]:
     title="An echo server: 5 clients, each with one message under way",
     columns=(
         Column("rate", "messages/s", 0, more=True),
-        Column("cpu", "µs of a processor a message, server", 1),
-        Column("server", "% of a processor, server", 0, ratio=False),
+        Column("cpu", "server CPU, µs per message", 1),
+        Column("server", "% of a CPU, server", 0, ratio=False),
         CLIENT,
     ),
     peers="echo-pool echo-pool-pure echo-threading echo-asyncio-streams echo-asyncio-protocol echo-asyncio-buffered "

@@ -64,8 +64,8 @@ def _met(semaphore: Any, pairs: int) -> int:
 @Question(
     title="Semaphores",
     columns=(
-        Column("alone", "µs a pair, alone", 3),
-        Column("together", "µs a pair, 4 threads", 3),
+        Column("alone", "µs per pair, alone", 3),
+        Column("together", "µs per pair, 4 threads", 3),
         Column("met", "met inside", 0, ratio=False, worst=True, wrong=True),
     ),
     peers="lock semaphore ebbpool-semaphore ebbpool-semaphore-pure fastthreadpool-semaphore",

@@ -73,7 +73,7 @@ def _work(pool: Any, load: str, count: int) -> Callable[[], object]:
     columns=(
         Column("most", "longest wait, ms", 1, worst=True),
         Column("p999", "p99.9, ms", 1),
-        Column("us", "µs a task", 3),
+        Column("us", "µs per task", 3),
     ),
     peers=f"{_BOTH} stdlib",
     variants=lambda peer, settings: [{"load": load} for load in (_LOADS[:-1] if peer == "stdlib" else _LOADS)],
@@ -217,7 +217,7 @@ async def _overloaded(peer: Peer, params: Params) -> Samples:
         Column("gave_up", "clients that gave up", 0),
         Column("seconds", "seconds until the last was answered", 2, ratio=False),
         Column("useful", "useful answers/s", 0, more=True),
-        Column("burnt", "seconds of thread burnt", 1),
+        Column("burnt", "thread seconds burnt", 1),
     ),
     peers="anyio-installed anyio stdlib-default",
     variants=(

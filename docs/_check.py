@@ -1,10 +1,9 @@
 """Look at the built site: its links, and its pages in a browser. ``nox -s docs`` runs it.
 
 Every link within the site leads to a page and a place that are there. In a browser (Debian's chromium, without a
-window) each page is shown narrow and wide, light and dark: nothing is wider than the window, on a narrow one no table
-and no code is cut off, no script fails, and axe,
-which looks for what keeps people from using a page, finds nothing. Where there is no such browser one line says so, and
-that part is left out.
+window) each page is shown narrow and wide, light and dark: nothing is wider than the window, no table is cut off, nor
+any code on a narrow one, the title is the largest heading, no script fails, and axe, which looks for what keeps people
+from using a page, finds nothing. Where there is no such browser one line says so, and that part is left out.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from urllib.parse import unquote, urlsplit
 
 from ebbpool.socketserver import AdaptivePoolHTTPServer
 
-VIEWS = [(width, scheme) for width in (360, 1400) for scheme in ("light", "dark")]
-ASKED = {(360, "light"), (1400, "dark")}
+VIEWS = [(width, scheme) for width in (360, 1280) for scheme in ("light", "dark")]
+ASKED = {(360, "light"), (1280, "dark")}
 """The views in which axe is asked: each width and each scheme once, since it takes a while."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SPARED = {"genindex.html", "search.html"}
@@ -39,8 +38,11 @@ SETTLED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimat
 WIDER = """() => {
   const width = document.documentElement.clientWidth;
   const cut = [...document.querySelectorAll("article .table-wrapper, article pre")]
-    .filter((one) => width < 500 && one.scrollWidth > one.clientWidth + 1)
+    .filter((one) => (width < 500 || one.tagName !== "PRE") && one.scrollWidth > one.clientWidth + 1)
     .map((one) => `${one.tagName} ${one.textContent.trim().slice(0, 60)} is cut off`);
+  const [title, heading] = ["h1", "h2"].map((name) => document.querySelector(`article ${name}`));
+  const size = (one) => parseFloat(getComputedStyle(one).fontSize);
+  if (title && heading && size(title) <= size(heading)) cut.push("the title is no larger than a heading");
   if (document.documentElement.scrollWidth <= width) return cut;
   return cut.concat([...document.querySelectorAll("article *")]
     .filter((one) => one.getBoundingClientRect().right > width + 1 && !one.closest(".table-wrapper, pre, svg"))

@@ -1,7 +1,6 @@
-"""Draw the pictures in docs/images: ``python docs/_plots.py admission``, ``breathing``, ``loop`` or ``overload``.
+"""Draw the pictures in docs/images: ``python docs/_plots.py admission``, ``breathing`` or ``loop``.
 
-The first two put real load on pools, for 8 and for 40 seconds; the others are drawn from the committed runs. All are in
-colours that the page around them may set.
+The first two put real load on pools, for 8 and for 40 seconds; the last is drawn from the committed runs.
 """
 
 from __future__ import annotations
@@ -47,15 +46,14 @@ def median(cell: dict[str, Any], metric: str) -> float:
     return float(statistics.median([number for numbers in cell["samples"][metric].values() for number in numbers]))
 
 
-def save(figure: Any, name: str, *plots: Any, size: int = 10, top: float = 1.0) -> None:
-    """Write a figure, its axes in quiet colours and below `top`, a share of its height."""
-    for axes in plots:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(STOCK)
-        axes.tick_params(colors=INK, labelsize=size)
-        for part in (axes.title, axes.xaxis.label, axes.yaxis.label):
-            part.set_color(INK)
-    figure.tight_layout(rect=(0, 0, 1, top))
+def save(figure: Any, name: str, axes: Any) -> None:
+    """Write a figure, its axes in quiet colours."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(STOCK)
+    axes.tick_params(colors=INK)
+    for part in (axes.title, axes.xaxis.label, axes.yaxis.label):
+        part.set_color(INK)
+    figure.tight_layout()
     figure.savefig(picture_named(name), transparent=True, metadata={"Date": None})
 
 
@@ -250,8 +248,12 @@ HANDLERS = (
     "0.5 and 0.5",
     "zlib",
 )
-LABELS = {"0.5 and 0.5": "0.5 ms of Python, 0.5 asleep", "zlib": "zlib, 5 ms"}
-HEALTH = "FastAPI: /health beside 5 ms of Python"
+LABELS = {
+    "2.5 ms of Python, 2.5 asleep": "2.5 ms, 2.5 asleep",
+    "0.5 and 0.5": "0.5 ms, 0.5 asleep",
+    "zlib": "zlib, 5 ms",
+}
+HEALTH = "FastAPI, 5 ms"
 
 
 def lag(cells: list[dict[str, Any]], peer: str, handler: str = "") -> float:
@@ -260,7 +262,7 @@ def lag(cells: list[dict[str, Any]], peer: str, handler: str = "") -> float:
         median(cell, "p99")
         for cell in cells
         if cell["peer"] == peer and cell["variant"].get("handler", "") == handler
-        if cell["variant"].get("workers") != 2
+        if cell["variant"].get("workers") != 2 and cell["variant"].get("clients", 64) == 64
     )
 
 
@@ -270,7 +272,7 @@ def loop() -> None:
     rows = [(HEALTH, lag(health, "fastapi"), lag(health, "fastapi-installed"))]
     rows += [(LABELS.get(name, name), lag(beside, "stdlib", name), lag(beside, "run", name)) for name in HANDLERS]
     rows.reverse()
-    figure, axes = plt.subplots(figsize=(7.6, 3.8))
+    figure, axes = plt.subplots(figsize=(5.2, 4.2))
     for place, (_, stock, ours) in enumerate(rows):
         axes.barh(
             place + 0.2,
@@ -286,58 +288,15 @@ def loop() -> None:
     axes.set_xlim(1, 4000)
     axes.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
-    axes.set_xlabel("ms that the event loop waits, 99 times in 100 at most")
-    axes.legend(frameon=False, loc="lower right", labelcolor=INK)
+    axes.set_xlabel("99th percentile of the loop's lag, ms")
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.4, 1.12), ncols=2, labelcolor=INK)
     save(figure, "loop", axes)
-
-
-PEERS = {
-    "anyio": ("stock anyio", STOCK),
-    "stdlib-default": ("ThreadPoolExecutor()", INK),
-    "anyio-installed@before": ("ebbpool before", "#fcd9a5"),
-    "anyio-installed": ("ebbpool", OURS),
-}
-CLIENTS, OFFERED, LEAVE = (100, 300, 1000), (0.5, 1, 2, 3), 64
-
-
-def found(metric: str, **variant: float) -> dict[str, float]:
-    """Return a figure of each peer, the median over rounds."""
-    return {cell["peer"]: median(cell, metric) for cell in cells("overload", "overload") if cell["variant"] == variant}
-
-
-def overload() -> None:
-    """Draw what overload does to pools."""
-    figure, (gave_up, useful, burnt) = plt.subplots(1, 3, figsize=(9.6, 3.4), width_ratios=[1.2, 1, 0.8])
-    for place, (peer, (name, colour)) in enumerate(PEERS.items()):
-        shares = [100 * found("gave_up", clients=clients)[peer] / clients for clients in CLIENTS]
-        at = [group + 0.2 * (place - 1.5) for group in range(len(CLIENTS))]
-        gave_up.bar(at, shares, 0.18, color=colour, label=name)
-        rates = [found("useful", offered=offered)[peer] for offered in OFFERED]
-        useful.plot([160 * offered for offered in OFFERED], rates, color=colour, marker="o", markersize=4)
-        seconds = found("burnt", leave=LEAVE)[peer]
-        burnt.bar(place, seconds, 0.7, color=colour)
-        burnt.text(place, seconds + 8, f"{seconds:,.0f}", ha="center", fontsize=8, color=INK)
-    gave_up.set_xticks(range(len(CLIENTS)), [f"{clients:,}" for clients in CLIENTS])
-    gave_up.set_xlabel("clients at once")
-    gave_up.set_title("clients that gave up, %")
-    useful.set_xlabel("calls asked for a second")
-    useful.set_title("answers in time, a second")
-    useful.set_ylim(0, 175)
-    burnt.set_xticks([])
-    burnt.set_xlabel(f"after {LEAVE} callers have left")
-    burnt.set_title("seconds of thread spent")
-    for axes in (gave_up, useful, burnt):
-        axes.title.set(fontsize=9)
-        axes.xaxis.label.set(fontsize=8)
-    figure.legend(frameon=False, loc="upper center", ncols=4, labelcolor=INK, fontsize=8)
-    save(figure, "overload", gave_up, useful, burnt, size=8, top=0.92)
 
 
 PICTURES: dict[str, Callable[[], None]] = {
     "admission": admission,
     "breathing": breathing,
     "loop": loop,
-    "overload": overload,
 }
 
 if __name__ == "__main__":

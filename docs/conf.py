@@ -63,7 +63,7 @@ napoleon_use_ivar = True
 toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
-html_title = "ebbpool"
+html_title = f"ebbpool {release.partition('+')[0]}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = [("reachable.js", {"defer": "defer"})]

@@ -281,7 +281,7 @@ def test_the_report_tells_of_lanes_and_of_what_nobody_waits_for() -> None:
         asyncio.run(give_up(pool, gate))
         lane = pool.lane("db", limit=1)
         gate.hold(lane)
-        with pytest.raises(TimeoutError, match=r"Gate, running for .* s, abandoned: nobody waits for it\n") as caught:
+        with pytest.raises(TimeoutError, match=r"Gate, .* s, abandoned: its await was cancelled\n") as caught:
             pool.shutdown(timeout=0)
         assert str(caught.value).count("Gate, lane 'db', running for") == 1
 
@@ -335,7 +335,7 @@ def test_an_end_leaves_abandoned_calls_behind_and_waits_for_others(
         [text] = [record.getMessage() for record in caplog.records]
         first, told, *_ = text.splitlines()
         assert first == "pool 'web' no longer waits for abandoned calls:"
-        assert re.fullmatch(r"web_\d+: .*Gate, running for \d+\.\d s, abandoned: nobody waits for it", told)
+        assert re.fullmatch(r"web_\d+: .*Gate, running for \d+\.\d s, abandoned: its await was cancelled", told)
     assert all_end(gate.threads)
 
 
@@ -353,7 +353,7 @@ def test_an_end_waits_for_abandoned_calls_until_it_may_leave_them(caplog: pytest
     with Gate() as gate:
         pool = AdaptiveExecutor(2, daemon=True, leave_after=LONG)
         given_up(gate.hold(pool))
-        with pytest.raises(TimeoutError, match="abandoned: nobody waits for it"):
+        with pytest.raises(TimeoutError, match="abandoned: its await was cancelled"):
             pool.shutdown(timeout=0)
         ending = Background(pool.shutdown)
         assert ending.still_waits()

@@ -52,6 +52,7 @@ BLOCKS = [
     for page in PAGES
     for number, example in enumerate(examples_of(page), 1)
 ]
+METRICS = Example((ROOT / "examples/prefork_metrics.py").read_text("utf-8"), None, [])
 SERVERS = [block for block in BLOCKS if "prefork.run(" in cast("Example", block.values[0]).code]
 """Programs that serve port 8000 until they are told to stop, and that other processes import."""
 FILES = [block for block in BLOCKS if cast("Example", block.values[0]).file]
@@ -63,18 +64,19 @@ import threading
 import httpx
 
 async def ask():
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-        return await client.get("/report")
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+    async with app.router.lifespan_context(app), client:
+        print((await client.get("/report")).text)
+        print(sum(thread.name.startswith("ebbpool-anyio") for thread in threading.enumerate()))
 
-print(asyncio.run(ask()).text)
-print(sum(thread.name.startswith("ebbpool-anyio") for thread in threading.enumerate()))
+asyncio.run(ask())
 """
 """Sends the FastAPI app of the README a request; prints the answer, and how many threads of the pool there are."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_runs(example: Example, tmp_path: Path) -> None:
-    is_app = "FastAPI()" in example.code
+    is_app = "ebbpool.anyio.install():" in example.code and '"/report"' in example.code
     code = example.code + (ASK if is_app else "")
     skip_without_packages(code)
     (tmp_path / "a file").write_text("something to read")
@@ -108,7 +110,7 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no signal stops it there")
-@pytest.mark.parametrize("example", SERVERS)
+@pytest.mark.parametrize("example", [*SERVERS, pytest.param(METRICS, id="metrics")])
 def test_an_example_serves_until_it_is_told_to_stop(example: Example, tmp_path: Path) -> None:
     def answers(path: str = "", text: bytes = b"program.py") -> bool:
         assert process.poll() is None
@@ -146,5 +148,5 @@ def test_an_example_serves_until_it_is_told_to_stop(example: Example, tmp_path: 
 
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 30
-    assert len(FILES) >= 10
+    assert len(FILES) >= 8
     assert SERVERS

@@ -750,7 +750,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_the_migration_page_shows_the_same_thing_twice() -> None:
-    old, new, thread_pool, ours, standard, *_ = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    standard, thread_pool, ours, _, old, new = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
     assert output_of(old) == output_of(new)
     assert output_of(thread_pool) == output_of(ours) == ["9 [0, 1, 4, 9, 16] [8, 9]", "[0, 1, 4, 9, 16]"]
     assert sorted(output_of(standard)) == ["ebb 3", "flood 5"]

@@ -43,7 +43,7 @@ def test_prints_what_runs_and_the_plain_core_can_be_asked_for() -> None:
     assert core == f"core: {'compiled' if ebbpool.COMPILED else 'plain Python'}"
     assert platform.python_version() in interpreter
     assert platform.python_implementation() in interpreter
-    assert int(processors.removeprefix("processors: ")) >= 1
+    assert int(processors.removeprefix("CPUs: ")) >= 1
     assert "core: plain Python" in run(EBBPOOL_PURE="1").stdout.splitlines()
 
 
@@ -201,7 +201,7 @@ def test_processors_follow_the_affinity() -> None:
         "import os, runpy; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
         "runpy.run_module('ebbpool', run_name='__main__')"
     )
-    assert "processors: 1" in python("-c", script, PYTHON_CPU_COUNT="default").stdout.splitlines()
+    assert "CPUs: 1" in python("-c", script, PYTHON_CPU_COUNT="default").stdout.splitlines()
 
 
 PROGRAM = """

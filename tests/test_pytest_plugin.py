@@ -148,7 +148,7 @@ def test_what_is_left_behind_is_named_at_the_end_of_what_made_it(pytester: pytes
     result.stdout.fnmatch_lines(
         [
             "test_it.py::test_open left this behind:",
-            "pool 'mine' is open: nobody has shut it down (0 threads, 0 tasks running, 0 waiting)",
+            "pool 'mine' is open: it was never shut down (0 threads, 0 tasks running, 0 waiting)",
             "test_it.py::test_hanging left this behind:",
             "pool 'stuck' was shut down, but has not ended (1 threads, 1 tasks running, 0 waiting)",
             "stuck_0: test_it.hang_here, running for * s",

@@ -73,6 +73,10 @@ def test_the_readme_leads_somewhere_wherever_it_is_shown() -> None:
     assert readme.count("\n") <= 150
     source = PROJECT["urls"]["Source"]
     pages, files = f"{source}/blob/main/", f"{source.replace('://github.', '://raw.githubusercontent.')}/main/"
+    badges = re.findall(r"\[!\[[^\]]*\]\((\S+)/badge\.svg\)\]\((\S+)\)", readme)
+    for shown, target in badges:
+        assert shown == target and (WORKFLOWS / target.removeprefix(f"{source}/actions/workflows/")).is_file()
+    readme = re.sub(r"\[!\[.*", "", readme)
     for picture, target in re.findall(r"(!?)\[[^\]]*\]\(([^)\s]*)\)", readme):
         start = files if picture else pages
         assert target.startswith(start), f"{target} does not start with {start}"

@@ -87,7 +87,7 @@ def unmeasured(peer: Peer, params: Params) -> Samples:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question, asked of its peers; it decorates what measures. docs/performance/questions.md says how it is asked.
+    """One question, asked of its peers; it decorates what measures. docs/performance/benchmarks.md says how.
 
     Attributes:
         peers: The names of those that are asked, with spaces.

@@ -53,13 +53,6 @@ def figure_of(samples: Mapping[str, Sequence[float]], column: Column) -> Figure 
     return Figure(value, min(values), max(values), by_round)
 
 
-def above(figure: Figure, floor: Figure) -> Figure:
-    """Return what is left of a figure without that of a floor, round by round."""
-    rounds = {each: value - floor.by_round[each] for each, value in figure.by_round.items() if each in floor.by_round}
-    values = list(rounds.values()) or [figure.value - floor.value]
-    return Figure(statistics.median(values), min(values), max(values), rounds)
-
-
 def _quantile(freedom: int) -> float:
     """Return Student's t beyond which, on both sides together, 5% lie: the first terms of its expansion."""
     z = _Z
@@ -259,7 +252,7 @@ class Run:
         held = "" if settings["pin"] is None else ", every process held to one of them"
         quick = "; QUICK: one round of small sizes, not to be quoted" if settings["quick"] else ""
         when = f"{self.document['taken']}, commit {self.document['commit'] or 'unknown'}"
-        return f"{python}, {len(facts['processors'])} processors{model}{held}, {when}{quick}"
+        return f"{python}, {len(facts['processors'])} CPUs{model}{held}, {when}{quick}"
 
 
 def read(path: Path) -> dict[str, Run]:

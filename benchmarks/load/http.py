@@ -34,7 +34,7 @@ def served_columns(digits: int) -> tuple[Column, ...]:
         Column("rate", "requests/s", 0, more=True),
         Column("p50", "p50, ms", digits, ratio=False),
         Column("p99", "p99, ms", digits),
-        Column("cpu", "µs of a processor a request", 0),
+        Column("cpu", "CPU, µs per request", 0),
         WRONG,
         CLIENT,
     )

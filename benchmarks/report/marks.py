@@ -8,13 +8,9 @@ An expression is one of
 
 - `QUESTION PEER METRIC[:DIGITS] [KEY=VALUE ...]`: the figure of the one variant that has these values;
 - `QUESTION PEER/OTHER METRIC[:DIGITS] [KEY=VALUE ...]`: how many times the other's figure it is;
-- `QUESTION PEER/OTHER METRIC[:DIGITS] above=FLOOR [KEY=VALUE ...]`: the same of what both have above the floor's;
-- `over:KEY=VALUE` among the values: where the other's figure is that of another variant;
-- `lead QUESTION`: who is ahead, in a sentence; `contests QUESTION`: the same as a table; `rows QUESTION`: the same for
-  some variants, by the first column;
+- `rows QUESTION`: who is ahead under some variants, by the first column, as a table;
 - `table NAME`: one of the `TABLES` here: whoever is ahead is in bold, the rows in which rivals are come first; a row
   within the noise, or of a question that was asked in one round only, is refused;
-- `machine python`, `machine processors`, `machine processor`: of the run;
 - any of these after `@RUN`, of another run than `bench`: `docs/evidence/RUN.json`.
 
 Words with spaces are quoted as in a shell. What is inside a fence of code is left alone. A line of text must not begin
@@ -31,13 +27,11 @@ from typing import NamedTuple
 
 from benchmarks import ROOT
 from benchmarks.engine.model import Column, Variant, text_of
-from benchmarks.engine.results import Answers, Figure, Run, above
+from benchmarks.engine.results import Answers, Figure, Run
 from benchmarks.report import pages, tables
 
 _MARK = re.compile(r"(<!--\s*=\s*(?P<asked>.*?)\s*-->)(?P<text>.*?)(<!--\s*/\s*-->)", re.DOTALL)
 _FENCE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$", re.DOTALL | re.MULTILINE)
-_ABOVE = "above="
-_OVER = "over:"
 _OPENED = re.compile(r"<!--\s*=")
 _BEGINS = re.compile(r"^[ \t]*(?:(?:[-*+>]|[0-9]+[.)])[ \t]+)*<!--[^\n]*-->[^\n]*\S", re.MULTILINE)
 
@@ -73,8 +67,8 @@ _LAG = ("loop_lag", "p99", {"loop": "asyncio", "workers": 4}, "run")
 
 TABLES: dict[str, list[Row]] = {
     "readme": [
-        Row("one call and its result, on all processors, µs", *_CALL, "gevent", "gevent's greenlets"),
-        Row("one call and its result, on one processor, µs", *_CALL, "stdlib", "`ThreadPoolExecutor`", _PINNED),
+        Row("one call and its result, on all CPUs, µs", *_CALL, "gevent", "gevent's greenlets"),
+        Row("one call and its result, on one CPU, µs", *_CALL, "stdlib", "`ThreadPoolExecutor`", _PINNED),
         Row("200 calls that sleep 50 ms, from a cold start, ms", *_COLD, "gevent", "gevent's greenlets"),
         Row("an asyncio loop's p99 lag while 10,000 calls finish, ms", *_LAG, "anyio", "`anyio.to_thread`", digits=2),
         Row("200 FastAPI clients, an endpoint that sleeps 100 ms: ms until all are answered", *_BURST, digits=0),
@@ -85,7 +79,7 @@ TABLES: dict[str, list[Row]] = {
         Row(*_HEALTH, "fastapi", "anyio's 40 threads", "health", 0),
     ],
     "front": [
-        Row("one call and its result, on one processor, µs", *_CALL, "stdlib", "`ThreadPoolExecutor`", _PINNED),
+        Row("one call and its result, on one CPU, µs", *_CALL, "stdlib", "`ThreadPoolExecutor`", _PINNED),
         Row("a tiny task submitted and collected, µs", *_SUBMITTED, "stdlib", "`ThreadPoolExecutor`", digits=2),
         Row("a call gathered on asyncio, µs", *_GATHERED, "stdlib", "`ThreadPoolExecutor`"),
     ],
@@ -129,19 +123,13 @@ def found(asked: str, runs: Mapping[str, Run]) -> str:
         raise Unknown(f"no run {name!r}: there are {', '.join(runs) or 'none'}")
     run = runs[name]
     match words:
-        case ["machine", fact]:
-            return _fact(run, fact)
-        case ["lead", question]:
-            return tables.lead(_asked(run, question))
         case ["table", name]:
             return "\n\n" + table(name, runs) + "\n\n"
-        case ["contests", question]:
-            return "\n\n" + tables.markdown(tables.contest_rows(_asked(run, question))) + "\n\n"
         case ["rows", question]:
             return "\n\n" + pages.rows(_asked(run, question)) + "\n\n"
         case [question, peer, metric, *where]:
             return _value(_asked(run, question), peer, metric, where)
-    raise Unknown(f"neither a figure nor one of machine, lead, contests, rows, table: {asked!r}")
+    raise Unknown(f"neither a figure nor one of rows, table: {asked!r}")
 
 
 def _asked(run: Run, question: str) -> Answers:
@@ -150,33 +138,15 @@ def _asked(run: Run, question: str) -> Answers:
     return run.answers[question]
 
 
-def _fact(run: Run, fact: str) -> str:
-    facts = run.document["machine"]
-    if fact not in facts:
-        raise Unknown(f"nothing is known of {fact!r}; known: {', '.join(facts)}")
-    value = facts[fact]
-    return str(len(value)) if isinstance(value, list) else str(value).split(" ")[0] if fact == "python" else str(value)
-
-
 def _value(answers: Answers, peers: str, metric: str, where: list[str]) -> str:
     metric, _, digits = metric.partition(":")
     column = next((column for column in answers.question.columns if column.metric == metric), None)
     if column is None:
         raise Unknown(f"no metric {metric!r}: {', '.join(column.metric for column in answers.question.columns)}")
-    floors = [each.removeprefix(_ABOVE) for each in where if each.startswith(_ABOVE)]
-    others = [each.removeprefix(_OVER) for each in where if each.startswith(_OVER)]
-    where = [each for each in where if not each.startswith((_ABOVE, _OVER))]
-    elsewhere = [each for each in where if each.partition("=")[0] not in _keys(others)] + others
-    first, *rest = peers.split("/")
-    found = [_figure(answers, first, column, where), *(_figure(answers, peer, column, elsewhere) for peer in rest)]
-    if others and (floors or not rest):
-        raise Unknown("over: is for a figure that is divided, and not for what is above a floor")
-    for floor in floors:
-        found = [above(figure, _figure(answers, floor, column, where)) for figure in found]
-    values = [figure.value for figure in found]
+    values = [_figure(answers, peer, column, where).value for peer in peers.split("/")]
     if len(values) == 1:
         return f"{values[0]:,.{int(digits) if digits else column.digits}f}"
-    if len(values) > 2 or values[1] <= 0 or (floors and values[0] <= 0):
+    if len(values) > 2 or values[1] <= 0:
         raise Unknown(f"cannot divide {peers!r}: {' / '.join(f'{value:g}' for value in values)}")
     return f"{values[0] / values[1]:.{int(digits) if digits else 2}f}"
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from benchmarks.engine.model import Column, text_of
+from benchmarks.engine.model import Column, Variant, text_of
 from benchmarks.engine.results import Answers, Contest, Figure, Run
 
+_UNITS = (("µs", "ms", "s"), ("kB", "MB"))
+_UNIT = re.compile(r"(?:^|, )(µs|ms|s|kB|MB)(?: |$)")
+_NOUNS = {"size": "bytes", "bytes": "bytes a reply"}
+_QUALIFIED = {"stack", "placement"}
 _HEADERS = ["variant", "figure", "ebbpool", "best rival", "times better", "ahead", "floor"]
 
 
@@ -45,49 +49,13 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 def show(run: Run) -> str:
     """Return all tables of a run, and what failed."""
-    parts = [run.told(), "How each was measured: docs/performance/questions.md"]
+    parts = [run.told(), "How each was measured: docs/performance/benchmarks.md"]
     for answers in run.answers.values():
         title = answers.question.title
         parts.append(f"{title}\n{'=' * len(title)}\n{aligned(figures(answers))}")
         parts += [aligned(contest_rows(answers))] if answers.contests() else []
     parts += [broken for answers in run.answers.values() for broken in answers.broken()]
     return "\n\n".join(parts)
-
-
-def _behind(contest: Contest) -> str:
-    where = ", ".join(filter(None, (text_of(contest.variant), contest.column.label)))
-    if contest.column.more:
-        how = f"ebbpool reaches {contest.ratio:.2f} of it"
-    else:
-        how = f"ebbpool takes {1 / contest.ratio:.2f} times as much"
-    return f"Furthest ahead is **{contest.rival.label}** ({where}): {how}"
-
-
-def lead(answers: Answers) -> str:
-    """Return who is ahead, in a sentence or two."""
-    contests = sorted(answers.contests(), key=lambda contest: contest.ratio)
-    judged = [contest for contest in contests if contest.judged]
-    if not contests:
-        return "There is no rival to compare with."
-    if not judged:
-        text = "It was measured in one round only, so the noise is unknown and nobody is called ahead."
-        worse = sum(contest.ratio < 1 for contest in contests)
-        if not worse:
-            return text
-        text += f" A rival has the better figure in {worse} of {len(contests)} comparisons."
-        return f"{text} {_behind(contests[0])}."
-    ahead = sum(contest.winner == contest.ours.label for contest in judged)
-    behind = [contest for contest in judged if contest.winner == contest.rival.label]
-    level = len(judged) - ahead - len(behind)
-    if ahead == len(judged):
-        return "**ebbpool** is ahead throughout."
-    if level == len(judged):
-        return "All of it is within the noise."
-    text = f"**ebbpool** is ahead in {ahead} of {len(judged)} comparisons; "
-    if behind:
-        text = f"A rival is ahead in {len(behind)} of {len(judged)} comparisons, ebbpool in {ahead}; "
-    text += f"{level or 'none'} {'is' if level == 1 else 'are'} within the noise."
-    return f"{text} {_behind(behind[0])}." if behind else text
 
 
 def contest_rows(answers: Answers, contests: Sequence[Contest] | None = None) -> list[list[str]]:
@@ -111,23 +79,51 @@ def times_better(contest: Contest) -> str:
     return f"{contest.ratio:.2f}{spread}"
 
 
+def in_words(variant: Variant) -> str:
+    """Return a variant as one would say it: `4 workers, asyncio`."""
+    words = []
+    for name, value in variant.items():
+        if isinstance(value, (int, float)):
+            words.append(f"{value:,} {name.removesuffix('s') if value == 1 else _NOUNS.get(name, name)}")
+        else:
+            words.append(f"{value} {name}" if name in _QUALIFIED else value)
+    return ", ".join(words)
+
+
+def measured(column: Column) -> str:
+    """Return what a column measures, without its unit."""
+    return _UNIT.sub(" ", column.label).strip()
+
+
+def quantity(value: float, column: Column) -> str:
+    """Return a figure in three digits, in the unit that suits it: `6.4 s`, not `6,379.605 ms`."""
+    found = _UNIT.search(column.label)
+    unit = found[1] if found else ""
+    units = next((units for units in _UNITS if unit in units), (unit,))
+    at = units.index(unit)
+    while value >= 1000 and at < len(units) - 1:
+        value, at = value / 1000, at + 1
+    return f"{float(f'{value:.3g}'):,g}\u00a0{units[at]}".rstrip()
+
+
 def short_rows(contests: Sequence[Contest]) -> list[list[str]]:
     """Return a row for each contest with what a narrow page has room for: whoever is ahead is in bold."""
-    rows = [["variant", "ebbpool", "best rival", "times better"]]
+    rows = [["case", "ebbpool", "best rival", "times better"]]
     for contest in contests:
         cells = []
         for side in (contest.ours, contest.rival):
-            value = f"{side.figure.value:,.{contest.column.digits}f}"
+            value = quantity(side.figure.value, contest.column)
             value = f"**{value}**" if contest.winner == side.label else value
             label = _breakable(side.label)
             cells.append(value if label == "ebbpool" else f"{value}, {label}")
-        rows.append([text_of(contest.variant) or "-", *cells, times_better(contest)])
+        rows.append([in_words(contest.variant) or "-", *cells, times_better(contest)])
     return rows
 
 
 def _breakable(label: str) -> str:
-    """Let a long name go on in the next line before its arguments, and leave out what the column says."""
-    return re.sub(r"(?<=\w)\(", "\u200b(", re.sub(r" \((compiled|floor)\)", "", label))
+    """Let a long name go on in the next line, and leave out what the column says."""
+    label = re.sub(r" \((compiled|floor)\)", "", label)
+    return re.sub(r"(?<=\w)\(|(?<=\w\.)(?=[a-z])", lambda found: f"\u200b{found[0]}", label)
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

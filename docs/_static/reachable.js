@@ -1,4 +1,5 @@
-// On a narrow screen a table that does not fit shows its rows one below the other, with the header before each cell.
+// On a narrow screen a table that does not fit shows its rows one below the other, with the header before each cell. On a
+// wide one its long names may break.
 // A picture leads to itself alone, where it can be made larger.
 // What can be scrolled must be reachable by keyboard: wide tables and long lines of code get the focus where they do not fit.
 // And the parts of the page have names, for those who hear it.
@@ -10,8 +11,12 @@
 
   function stack(box) {
     const table = box.querySelector("table");
-    table.classList.remove("ebb-stacked");
-    if (!narrow.matches || box.scrollWidth <= box.clientWidth) return;
+    table.classList.remove("ebb-stacked", "ebb-tight");
+    if (box.scrollWidth <= box.clientWidth) return;
+    if (!narrow.matches) {
+      table.classList.add("ebb-tight");
+      return;
+    }
     const headers = [...table.querySelectorAll("thead th")].map((cell) => cell.textContent.trim());
     for (const row of table.querySelectorAll("tbody tr")) {
       [...row.children].forEach((cell, at) => { cell.dataset.label = headers[at] ?? ""; });

@@ -9,7 +9,7 @@ from contextvars import Context
 from types import CodeType, GeneratorType, ModuleType
 from typing import Any, Final
 
-OVER: Final = "a call that is over"  # the name of a task whose function has been let go of; its callbacks may run
+OVER: Final = "<idle, or in callbacks>"  # the name of a task without a function: it is done, or a session between calls
 CALLERS: Final = ("ebbpool.", "starlette.concurrency", "fastapi.telemetry")
 """How the names of modules begin whose functions call what they are given."""
 GIVEN: Final = ("fn", "func", "function", "iterator")  # how their parameter for that is called

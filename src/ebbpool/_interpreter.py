@@ -58,13 +58,13 @@ LACKING: Final = _lacking()
 
 
 def daemon_threads() -> bool:
-    """Return whether this interpreter may have daemon threads; one with a GIL of its own may not (CPython 3.12)."""
+    """Return whether this interpreter may have daemon threads; one with its own GIL may not (CPython 3.12)."""
     allowed = getattr(_thread, "daemon_threads_allowed", lambda: True)
     return bool(allowed())
 
 
 def cpu_quota(root: str = "") -> int | None:
-    """Return how many processors the process may keep busy by the quotas of its control groups, rounded up.
+    """Return how many CPUs the process may keep busy by the quotas of its control groups, rounded up.
 
     The least quota of the process's group and all groups above it that can be seen counts; None if there is none.
     `OSError` is raised if the process has no file descriptor, or no memory, left to read it.
@@ -102,7 +102,7 @@ def _read(path: str) -> str | None:
 
 
 def _quota(texts: list[str | None]) -> int | None:
-    """Return the quota in processors, rounded up, that is in the files of a group; None if there is none."""
+    """Return the quota in CPUs, rounded up, that is in the files of a group; None if there is none."""
     try:
         quota, period = map(int, " ".join(text or "" for text in texts).split())
     except ValueError:
@@ -122,7 +122,7 @@ _last = (-inf, sys.maxsize)
 
 
 def available_cpus(reads: bool = True) -> int:
-    """Return how many processors this process may use, at least 1; any thread may call this.
+    """Return how many CPUs this process may use, at least 1; any thread may call this.
 
     It respects the affinity of the process where the platform has one, ``PYTHON_CPU_COUNT`` from Python 3.13, and on
     Linux the CPU quota of the container, which is read anew every few seconds, unless this call `reads` no file: as in

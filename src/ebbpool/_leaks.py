@@ -89,7 +89,7 @@ def _loops() -> list[Any]:
 
 def _describe(crew: Any) -> str:
     counts = crew.pool.counts()
-    state = "was shut down, but has not ended" if crew.pool.closed else "is open: nobody has shut it down"
+    state = "was shut down, but has not ended" if crew.pool.closed else "is open: it was never shut down"
     figures = f"{counts['workers']} threads, {counts['running']} tasks running, {counts['queued']} waiting"
     return "\n".join([f"pool {crew.name!r} {state} ({figures})", *map(described, crew.running(True))])
 

@@ -92,7 +92,7 @@ class Installation(Replacements):
 _lock = threading.RLock()
 _installed: Installation | None = None
 _shared: AdaptiveExecutor | None = None
-_halves: dict[Any, Callable[..., Coroutine[Any, Any, Any]]] = {}
+_run_sync_by_backend: dict[Any, Callable[..., Coroutine[Any, Any, Any]]] = {}
 """The function that runs calls, for each of anyio's backend classes that has been checked."""
 
 
@@ -134,11 +134,11 @@ async def run_sync(
         executor = _shared_executor() if installed is None else installed.executor
     elif type(executor) is not AdaptiveExecutor:
         _check_executor(executor)
-    if not _halves:
+    if not _run_sync_by_backend:
         _require_tested("anyio")
     backend = _eventloop.get_async_backend()
-    half = _halves.get(backend) or _check(backend)
-    value: T = await half(executor, func, args, abandon_on_cancel, limiter, limiter is not None)
+    run_it = _run_sync_by_backend.get(backend) or _check(backend)
+    value: T = await run_it(executor, func, args, abandon_on_cancel, limiter, limiter is not None)
     return value
 
 
@@ -146,8 +146,8 @@ def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: b
     """Make `anyio.to_thread.run_sync` run on a pool, for the whole process, on asyncio, uvloop and trio.
 
     That includes calls by code that imported it before, and with it Starlette's and FastAPI's sync endpoints,
-    dependencies, background tasks and file responses, ``anyio.Path`` and ``anyio.open_file``. Calls under way are
-    finished where they began. `trio.to_thread` is left alone. If this anyio, or the trio that is in use or comes into
+    dependencies, background tasks and file responses, ``anyio.Path`` and ``anyio.open_file``. Calls in flight
+    finish where they began. `trio.to_thread` is left alone. If this anyio, or the trio that is in use or comes into
     use, is not in `TESTED`, a `RuntimeWarning` says so, and its calls run in anyio's own threads. If it is installed
     already, in the same way, nothing changes.
 
@@ -182,7 +182,7 @@ def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: b
 
 
 def uninstall() -> None:
-    """Give `anyio.to_thread.run_sync` back its own threads. Calls under way finish on the pool, which stays as it is.
+    """Give `anyio.to_thread.run_sync` back its own threads. Calls in flight finish on the pool, which stays as it is.
 
     Raises:
         RuntimeError: Nothing is installed, or other code has replaced the same functions since.
@@ -218,10 +218,10 @@ def _unsupported() -> Iterator[None]:
 
 def _on_the_pool(installation: Installation, backend: Any) -> Any:
     """Return a backend whose calls run on the pool; the given one, after a warning, if that is not supported."""
-    half: Any = None
+    run_it: Any = None
     with _unsupported():
-        half = _check(backend)
-    if half is None:
+        run_it = _check(backend)
+    if run_it is None:
         return backend
 
     class OnThePool(backend):  # type: ignore[misc]  # known at run time
@@ -240,7 +240,7 @@ def _on_the_pool(installation: Installation, backend: Any) -> Any:
             executor = installation._executor
             if executor is None:
                 executor = _shared_executor()
-            return half(executor, func, args, abandon_on_cancel, limiter, own)
+            return run_it(executor, func, args, abandon_on_cancel, limiter, own)
 
     return OnThePool
 
@@ -264,19 +264,19 @@ def _check_executor(executor: Any) -> None:
 def _check(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Return the function that runs calls for `backend`, after a check that it is supported."""
     with _lock:
-        if backend not in _halves:
-            half: Any
+        if backend not in _run_sync_by_backend:
+            module: Any
             try:
                 if backend.__module__ == TRIO:
                     _require_tested("trio")
-                    from ebbpool._anyio import on_trio as half
+                    from ebbpool._anyio import on_trio as module
                 else:
-                    from ebbpool._anyio import on_asyncio as half
-                _halves[backend] = half.run_sync
+                    from ebbpool._anyio import on_asyncio as module
+                _run_sync_by_backend[backend] = module.run_sync
             except (ImportError, AttributeError) as error:
                 version = importlib.metadata.version("anyio")
                 raise UnsupportedVersion(f"anyio {version} lacks what ebbpool.anyio relies on: {error}") from error
-        return _halves[backend]
+        return _run_sync_by_backend[backend]
 
 
 def _require_tested(package: str) -> None:

@@ -30,8 +30,8 @@ class TaskPool(_ThreadTaskPool):
     Soft and hard time limits have no effect, as with ``--pool threads``.
 
     Attributes:
-        settings: Further arguments for the `AdaptiveExecutor`; a subclass may have others. None that has tasks refused:
-            Celery would never hear of those.
+        settings: Further arguments for the `AdaptiveExecutor`; a subclass may have others. Those that have tasks
+            refused are not allowed: Celery would never learn of it.
 
     Raises:
         ValueError: `settings` has a `max_wait`, or a `when_full` of "reject".
@@ -41,11 +41,11 @@ class TaskPool(_ThreadTaskPool):
     limit: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Not the parent's, which makes a pool of its own.
+        # Not the parent's, which makes its own pool.
         super(_ThreadTaskPool, self).__init__(*args, **kwargs)
         for name, value in self.settings.items():
             if (name == "max_wait" and value not in (None, math.inf)) or (name, value) == ("when_full", "reject"):
-                raise ValueError(f"settings: {name}={value!r} would lose tasks, of which Celery has none run again")
+                raise ValueError(f"settings: {name}={value!r} would drop tasks, which Celery does not retry")
         given: dict[str, Any] = {"max_workers": self.limit, "thread_name_prefix": "celery"} | self.settings
         self.executor: AdaptiveExecutor = AdaptiveExecutor(**given)
 

@@ -63,7 +63,7 @@ class ClusterExecutor(AdaptiveExecutor):
             `QueueFull`.
         rerun: Whether a call is made again when its worker is lost: as often as the scheduler's
             ``distributed.scheduler.allowed-failures`` says. If not, it is never made twice, and ends with
-            `BrokenExecutor`, even if it had not begun: nobody can know.
+            `BrokenExecutor`, even if it had not begun: that cannot be known.
         timeout: Seconds that the scheduler at an address may take to answer.
 
     Raises:

@@ -38,14 +38,14 @@ T = TypeVar("T")
 
 
 class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
-    """A `ThreadPoolExecutor` that grows while tasks wait behind blocked threads and shrinks by itself.
+    """A `ThreadPoolExecutor` that grows while tasks wait behind blocked threads and shrinks when idle.
 
     It starts without threads. The first four parameters are the standard library's.
 
     Args:
         max_workers: The most threads at a time; 256 if None. Workers blocked on a future of this same pool do not
             count, so nested submits cannot deadlock. Nor do those whose calls were abandoned, up to as many again; with
-            1 they do count. `short_first` has a sixteenth more, at least one; none with 1.
+            1 they do count. Short calls may use a sixteenth more, at least one (`short_first`); none with 1.
         thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...; also the pool's `name`.
         initializer: Called with `initargs` in each thread before its first task. If it raises, the pool is broken.
         initargs: Arguments for `initializer`.
@@ -192,7 +192,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             ...
 
     def within(self, max_wait: float | None = None, *, deadline: float | None = None) -> Within:
-        """Return a view of the pool, with `submit` and `run`, for calls that are useless if late.
+        """Return a view whose `submit` and `run` apply these limits, for calls that are useless if late.
 
         Args:
             max_wait: Seconds that they may wait for a thread, in place of the pool's `max_wait`; after that they fail
@@ -354,7 +354,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         `BrokenThreadPool`.
 
         Args:
-            wait: Whether to wait until all threads have ended, but for those that `leave_after` leaves behind.
+            wait: Whether to wait until all threads have ended, except those that `leave_after` leaves behind.
             cancel_futures: Whether to cancel tasks that have not started. Those that run learn of it: see
                 `ebbpool.cancelled`.
             timeout: Seconds to wait at most; None for no limit.

@@ -105,13 +105,13 @@ class Pool:
     is the job's failure.
 
     Args:
-        max_children: How many threads there may be. 0 or less: so many less than processors; by default as many.
+        max_children: How many threads there may be. 0 or less: that many fewer than CPUs; by default as many.
         child_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...
         init_callback: Called in each new thread, with the thread and `init_args`, before its first job. If it raises,
             the pool takes no more jobs, and those that it has fail.
         init_args: Further arguments for `init_callback`.
         finish_callback: Called in each thread before it ends.
-        done_callback: Called with each result in place of keeping it, in one thread of its own, one result after the
+        done_callback: Called with each result in place of keeping it, in a separate thread, one result after the
             other; what it raises is logged. False: results are dropped.
         failed_callback: The same for failures: called with what would be the entry of `failed`, as arguments.
         log_level: If not 0 or None, and not above `logging.ERROR`, failures are logged to the logger
@@ -243,7 +243,7 @@ class Pool:
             fn: Called with each item; may be a generator function.
             itr: The items; read to its end before this returns.
             done_callback: What becomes of the results; see `Pool`.
-            direct: Has no effect: threads come and go by themselves.
+            direct: Has no effect: threads come and go.
             unpack_args: Whether an item holds the arguments for a call, or is itself the one argument. None: tuples
                 hold arguments, anything else is one.
         """

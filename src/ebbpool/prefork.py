@@ -1,4 +1,4 @@
-"""Several processes that serve one address, each with a pool of its own, under a watchdog.
+"""Several processes that serve one address, each with its own pool, under a watchdog.
 
 The parent binds once and keeps the socket open, so that no connection is refused while children die. It needs a
 function that any process can import, and a guarded main module, as `multiprocessing` does::
@@ -29,12 +29,12 @@ as they are imported is then shared, as under gunicorn's ``preload_app``: open c
 there. Windows cannot fork, so this module cannot be imported there.
 
 A process that is forked from a child, or from the parent, has the signal handlers from before, and is not watched.
-As process 1, or as a subreaper, the parent reaps processes that have lost theirs, but not those for which an object of
-`subprocess` or `multiprocessing` in this process stands.
+As process 1, or as a subreaper, the parent reaps orphaned processes, except those that `subprocess` or
+`multiprocessing` started in this process.
 
 Events are logged to ``ebbpool.prefork``, as lines of ``key=value``; the record has the same values as attributes.
 Normal events have the level INFO, which Python shows only if logging is set up for that. A handler that may
-wait for a reader belongs behind a `logging.handlers.QueueHandler`: a parent that waits watches nobody.
+wait for a reader belongs behind a `logging.handlers.QueueHandler`: a parent that waits watches no child.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from typing import Any
 if not hasattr(os, "fork"):
     raise ImportError(
         "ebbpool.prefork forks processes, which this system cannot: run one process, with ebbpool.socketserver, or "
-        "several on ports of their own behind a proxy"
+        "several, each on its own port, behind a proxy"
     )
 
 from ebbpool._checks import above_zero, seconds, whole
@@ -82,7 +82,7 @@ def run(
     doubles from 0.1 to 10 seconds. If none of the first children ever gets ready, `run` gives up and returns
     `NEVER_STARTED`.
 
-    If the parent dies, the children stop by themselves, gracefully.
+    If the parent dies, the children stop gracefully.
 
     Args:
         serve: Called with a `Child` in each process; picklable. It has to call `Child.ready` once it serves, and to
@@ -90,7 +90,7 @@ def run(
         bind: ``(host, port)``, ``"unix:path"``, or a bound socket, which stays the caller's. The file that a dead
             server left at `path` is removed. ``"unix:path?mode=660"`` sets who may connect, in octal; without it the
             umask decides.
-        processes: How many children; one per available processor if None.
+        processes: How many children; one per available CPU if None.
         backlog: How many connections may wait to be accepted.
         preload: Whether the main module and that of `serve` are imported once, by the template, and not by each child.
             SIGHUP imports all anew. Modules that start threads as they are imported do not belong there.
@@ -100,7 +100,7 @@ def run(
             what the template takes to import.
 
     Returns:
-        The exit status, `STOPPED` (0) if every child ended by itself, `UNFINISHED` (1) if one had to be killed or
+        The exit status, `STOPPED` (0) if every child exited on its own, `UNFINISHED` (1) if one had to be killed or
         failed while it stopped, `NEVER_STARTED` (3) if none ever got ready.
 
     Raises:

@@ -28,8 +28,8 @@ class Session(tracing.Instrumentable, ThreadPoolExecutor):
     """A `ThreadPoolExecutor` of one thread, leased from a pool; see `AdaptiveExecutor.session`.
 
     The first call takes the thread, and all calls run in it, one after another, until `shutdown`. Until then the thread
-    waits between calls, and does not count towards the pool's `max_workers`. A session that nobody refers to any more
-    ends by itself, as it does when its pool is shut down; calls made before that still run.
+    waits between calls, and does not count towards the pool's `max_workers`. A session that nothing refers to any more
+    ends, as it does when its pool is shut down; calls made before that still run.
     """
 
     def __init__(self, executor: ExecutorCore, finalizer: Callable[[], object] | None = None) -> None:
@@ -64,7 +64,7 @@ class Session(tracing.Instrumentable, ThreadPoolExecutor):
         return self._line.calls.get_nowait()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; those that wait still run, unless cancelled. Then the thread goes back to the pool.
+        """Take no more calls; queued ones still run, unless cancelled. Then the thread goes back to the pool.
 
         Args:
             wait: Whether to wait until that is done.

@@ -78,7 +78,7 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
     thread. A worker gets a whole request, and gives the connection back. Any handler class may be used; its instance
     lives as long as one request.
 
-    Some requests are read by their worker, with a time-out for each operation: those with a larger body, with one in
+    Some requests are read by their worker, with a timeout for each operation: those with a larger body, with one in
     chunks, or with one that waits for ``100 Continue``, and those that change the protocol (``Upgrade``, ``CONNECT``).
     A connection of a TLS listener, or one that `handle_request` accepts, has a worker until it ends.
 

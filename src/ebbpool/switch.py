@@ -58,7 +58,7 @@ class Installed:
         self._uses = 1
 
     def undo(self) -> None:
-        """Put everything back. What is under way ends on the pool, which stays open; a second call does nothing.
+        """Restore everything. Calls in flight end on the pool, which stays open; a second call does nothing.
 
         uvloop's own loops that were made meanwhile stay on the pool.
 

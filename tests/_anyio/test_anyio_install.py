@@ -100,7 +100,7 @@ async def test_the_default_limiter_counts_if_it_is_kept_and_never_lifts_the_ceil
 
 @pytest.mark.parametrize("version", ["3.7.1", "4.9.0", "4.99.0", "5.0", "nonsense"])
 def test_a_version_it_was_not_tested_on(monkeypatch: pytest.MonkeyPatch, pool: AdaptiveExecutor, version: str) -> None:
-    monkeypatch.setattr(ebbpool.anyio, "_halves", {})
+    monkeypatch.setattr(ebbpool.anyio, "_run_sync_by_backend", {})
     monkeypatch.setattr(importlib.metadata, "version", lambda package: version)
     before = stock()
     told = rf"tested on anyio 4\.\d+ to 4\.\d+, not on .*anyio {version}"
@@ -140,7 +140,7 @@ def test_an_anyio_without_what_is_private_can_be_imported_with() -> None:
 def test_a_version_of_trio_it_was_not_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
     anyio.run(anyio.lowlevel.checkpoint, backend="trio")
     real = importlib.metadata.version
-    monkeypatch.setattr(ebbpool.anyio, "_halves", {})
+    monkeypatch.setattr(ebbpool.anyio, "_run_sync_by_backend", {})
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.22.0" if name == "trio" else real(name))
     before = stock()
     with pytest.warns(RuntimeWarning, match=r"tested on trio .*, not on the installed trio 0\.22\.0"), install():

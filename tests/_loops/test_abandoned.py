@@ -214,7 +214,7 @@ async def test_what_is_queued_runs_though_the_pool_is_shut_down(way: Callable[[A
         others.open()
         for future in futures:
             assert future.result(TIMEOUT) is None
-        with pytest.raises(TimeoutError, match="abandoned: nobody waits for it"):
+        with pytest.raises(TimeoutError, match="abandoned: its await was cancelled"):
             pool.shutdown(timeout=0)
 
 

@@ -207,7 +207,7 @@ def test_nobody_listens(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) ->
     assert top.fails(path) == f"python -m ebbpool top: there is no {path!r}\n"
     with listening(path):
         pass
-    assert "nobody is listening there: the process has ended" in top.fails(path)
+    assert "nothing is listening there: the process has exited" in top.fails(path)
     Path(path).unlink()
     Path(path).write_text("")
     assert "it is no socket" in top.fails(path)

@@ -167,14 +167,14 @@ def test_a_column_of_the_table(column: str, tmp_path: Path) -> None:
     assert found == {way: cells[COLUMNS.index(column)] for way, cells in table().items()}
 
 
-LAB = ROOT / "docs/how-to/lab.md"
+LAB, FILES = ROOT / "docs/how-to/lab.md", ROOT / "examples/lab"
 PLAIN = "with ebbpool.anyio.install(pool, keep_default_limiter=True):"
 """What leaves anyio its limit; without it the app runs on anyio's own threads."""
 
 
 def app_after(cures: int) -> str:
     """Return the app of the page after as many of its changes."""
-    (text, *_) = blocks_of(LAB)
+    text = (FILES / "lab.py").read_text(encoding="utf-8")
     for change in re.findall(r"```diff\n(.*?)```", LAB.read_text(encoding="utf-8"), re.S)[:cures]:
         for hunk in change.split("@@\n"):
             lines = [(line[:1], line[1:]) for line in hunk.splitlines(keepends=True)]
@@ -193,8 +193,8 @@ class App:
 
     def load(self, name: str) -> Counter[str]:
         """Run `load.py`; return what it has counted, in the last two seconds only if it counts by the second."""
-        script = blocks_of(LAB)[1].replace("8000", str(self._port)).replace("patience=0.5", "patience=2.0")
-        (self.folder / "load.py").write_text(script, encoding="utf-8")
+        script = (FILES / "load.py").read_text(encoding="utf-8").replace("8000", str(self._port))
+        (self.folder / "load.py").write_text(script.replace("patience=0.5", "patience=2.0"), encoding="utf-8")
         done = python("load.py", name, cwd=self.folder)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         last = "\n".join(done.stdout.splitlines()[-2:])
@@ -224,7 +224,7 @@ def serving(folder: Path, app: str) -> Iterator[App]:
         pytest.skip("the monitor needs Unix sockets")
     folder.mkdir()
     (folder / "lab.py").write_text(app, encoding="utf-8")
-    leaving = blocks_of(ROOT / "docs/integrations/fastapi.md")[1]
+    leaving = blocks_of(ROOT / "docs/integrations/fastapi.md")[2]
     (folder / "leaving.py").write_text(leaving, encoding="utf-8")
     skip_without_packages(f"import uvicorn\n{app}")
     with reserved_port() as port, (folder / "log").open("w+", encoding="utf-8") as log:

@@ -12,9 +12,9 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from support.common import TIMEOUT, Background, environment, eventually
+from support.common import TIMEOUT, Background, eventually
 from support.pages import skip_without_packages
-from support.server import reserved_port
+from support.server import program, reserved_port
 
 APP = """
 import os
@@ -49,17 +49,6 @@ from prometheus_client.multiprocess import mark_process_dead
 def child_exit(server, worker):
     mark_process_dead(worker.pid)
 """
-
-
-@contextmanager
-def program(*command: str, cwd: Path, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run an interpreter with the same ebbpool for the length of the block."""
-    with subprocess.Popen([sys.executable, *command], cwd=cwd, env=environment() | environ) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(3 * TIMEOUT)
 
 
 def asked(port: int, path: str) -> http.client.HTTPConnection:

@@ -7,6 +7,7 @@ import socket
 import socketserver
 import ssl
 import struct
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from ebbpool._servers import handlers as handling  # noqa: F401  (for tests of w
 from ebbpool._servers import loop_state as loop_state
 from ebbpool._servers import mixin as mixin
 from ebbpool.socketserver import AdaptivePoolTCPServer
-from support.common import TIMEOUT
+from support.common import TIMEOUT, environment
 
 LOOPBACK = ("127.0.0.1", 0)
 CERTIFICATE = Path(__file__).with_name("localhost.pem")
@@ -39,6 +40,17 @@ def reserved_port() -> Iterator[int]:
         if sys.platform != "linux":
             holder.close()
         yield port
+
+
+@contextmanager
+def program(*command: str, cwd: Path, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run an interpreter with the same ebbpool for the length of the block."""
+    with subprocess.Popen([sys.executable, *command], cwd=cwd, env=environment() | environ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(3 * TIMEOUT)
 
 
 @contextmanager

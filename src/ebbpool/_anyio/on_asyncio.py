@@ -103,7 +103,7 @@ async def run_sync(
         return await ticket
     except CancelledError:
         heir = getattr(ticket, "heir", None)
-        # asyncio folds a native cancellation that has come as well into the same error. That one goes through.
+        # If Task.cancel() came too, asyncio merged both; let the native one win.
         if heir is None or task.cancelling() > requests + 1:
             if heir is not None:
                 heir.cancel()

@@ -20,7 +20,7 @@ def _describe(_: argparse.Namespace) -> int:
     print(f"ebbpool {ebbpool.__version__}")
     print(f"core: {'compiled' if ebbpool.COMPILED else 'plain Python'}")
     print(f"interpreter: {interpreter()}")
-    print(f"processors: {available_cpus()}")
+    print(f"CPUs: {available_cpus()}")
     # This looks at asyncio.
     importlib.import_module("ebbpool._loops")
     if LACKING:

@@ -32,7 +32,7 @@ _readline = io.BufferedReader.readline
 class Connection(socket.socket):
     """A client's connection, as handlers get it, and the requests on it, one at a time.
 
-    It behaves as a blocking socket with a time-out. The descriptor does not block: a time-out of the socket's own would
+    It behaves as a blocking socket with a timeout. The descriptor does not block: a timeout of the socket's own would
     cost a system call an operation.
 
     One thread at a time owns it: the front door's while it is in one of the door's rooms, otherwise the worker that
@@ -78,7 +78,7 @@ class Connection(socket.socket):
 
     @classmethod
     def adopt(cls, other: socket.socket) -> Self:
-        """Make one of a plain socket, which is detached; its time-out is kept."""
+        """Make one of a plain socket, which is detached; its timeout is kept."""
         limit = other.gettimeout()
         made = cls(other.family, other.type, other.proto, other.detach())
         made.limit = limit
@@ -221,7 +221,7 @@ class Connection(socket.socket):
         return self.reply is None and (self.left == 0 or (self.left == CHUNKS and self.tail == LAST_CHUNK))
 
     def sendall(self, data: ReadableBuffer, flags: int = 0, /) -> None:
-        """Send all of `data`; unlike that of any socket, the time-out limits each part that is sent."""
+        """Send all of `data`; unlike that of any socket, the timeout limits each part that is sent."""
         sent = self.send(data, flags)
         if isinstance(data, bytes) and sent == len(data):
             return
@@ -241,7 +241,7 @@ class Connection(socket.socket):
         return sent
 
     def patiently(self, operation: Callable[..., Any], writing: bool, *args: Any, in_all: bool = False) -> Any:
-        """Do an operation within the time-out.
+        """Do an operation within the timeout.
 
         If `in_all`, that limits all waiting for one request together, and is extended only for bytes that have come, as
         in Apache's mod_reqtimeout.
@@ -331,7 +331,7 @@ class RequestBytes(io.RawIOBase):
             return len(found)
         endless = connection.to_come == ENDLESS
         most = size if endless else min(connection.to_come, size)
-        # On a connection that no longer carries requests the time-out limits each wait alone.
+        # On a connection that no longer carries requests the timeout limits each wait alone.
         in_all = not endless or connection.head is None or not connection.head.open_ended
         # Each view is released by hand: where references are not counted, it would keep the buffer from being resized.
         with memoryview(buffer) as whole, whole[:most] as wanted:

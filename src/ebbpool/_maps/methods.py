@@ -136,7 +136,7 @@ class Maps(NoCopy, Executor):
             ValueError: `timeout` is NaN, or `buffersize` is below 1.
 
         What `fn` raises is raised by the iterator at that item's place. Up to Python 3.15 that ends the iterator; from
-        3.16 on it can be read further, as that of the standard library, and `close` ends it. A time-out always ends it,
+        3.16 on it can be read further, as that of the standard library, and `close` ends it. A timeout always ends it,
         and so does a pool that breaks or cancels. When the iterator ends early, calls that have not started are
         cancelled.
 
@@ -162,7 +162,7 @@ class Maps(NoCopy, Executor):
     ) -> Results[T]:
         """Do what `map` does, but hand out results as they come.
 
-        An error is raised when its turn comes, and the iterator can be read further after it. A time-out ends it, and
+        An error is raised when its turn comes, and the iterator can be read further after it. A timeout ends it, and
         so does a pool that breaks or cancels.
         """
         return self._map(fn, iterables, timeout, chunksize, buffersize, False)

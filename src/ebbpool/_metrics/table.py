@@ -76,7 +76,7 @@ METRICS: Final = (
     Metric("ebbpool.task.rejections", "counter", "rejected", "Tasks refused because the queue was full."),
     Metric("ebbpool.task.went_first", "counter", "went_first", "Calls of event loops that went first, as short ones."),
     Metric("ebbpool.task.expirations", "counter", "expired", "Tasks that failed because they had waited for too long."),
-    Metric("ebbpool.task.abandoned", "level", "abandoned", "Running tasks that nobody waits for any more."),
+    Metric("ebbpool.task.abandoned", "level", "abandoned", "Running tasks whose await was given up."),
     Metric("ebbpool.task.longest_abandoned", "longest", "longest_abandoned", "How long the first of these has run on."),
     Metric("ebbpool.task.delayed", "level", "delayed", "Delayed calls that are not due yet."),
     Metric("ebbpool.task.longest_running", "longest", "longest_running", "How long the longest-running task has run."),

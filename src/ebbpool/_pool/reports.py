@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class LoopLag:
     """How late an event loop was in the last minute: how long it took to pick up a result.
 
-    Anything else that wakes the loop waits as long: other threads have the processor or the GIL, or a callback runs on.
+    Anything else that wakes the loop waits as long: other threads have the CPU or the GIL, or a callback runs on.
 
     Attributes:
         name: The name of the thread that the loop runs in. Loops of one name are taken together.
@@ -45,7 +45,7 @@ class PoolStats:
         rejected: Tasks refused because the queue was full.
         expired: Failed tasks that waited longer than `max_wait`, or past their deadline.
         went_first: Calls of event loops that went ahead of others, because their function is known to be short.
-        abandoned: Running tasks whose await was cancelled, so that nobody wants what they return.
+        abandoned: Running tasks whose await was cancelled.
         longest_abandoned: How long ago the first of them was cancelled.
         started: Threads started so far, those just starting included; always `workers` + `retired`. A thread that
             stands in at `shutdown` for one that the system refuses counts once for each task it runs.
@@ -157,7 +157,7 @@ class RunningTask:
         blocked: Whether it waits for a future of this same pool.
         stack: The task's own part of the thread's stack, as `traceback` writes it, or a line in parentheses that says
             why there is none: without a GIL it cannot be read safely. None if it was not asked for.
-        abandoned: Whether its await was cancelled, so that nobody wants what it returns.
+        abandoned: Whether its await was cancelled.
         short: Whether it went ahead of others, because calls of its function are known to be short.
     """
 

@@ -43,5 +43,5 @@ def described(task: RunningTask) -> str:
     """Return what a report says of a task: a line, and below it the stack, if there is one."""
     lane = f", lane {task.lane!r}" if task.lane is not None else ""
     state = ", waits for its own pool" if task.blocked else ""
-    state += ", abandoned: nobody waits for it" if task.abandoned else ""
+    state += ", abandoned: its await was cancelled" if task.abandoned else ""
     return f"{task.thread}: {task.name}{lane}, running for {task.seconds:.1f} s{state}\n{task.stack or ''}"

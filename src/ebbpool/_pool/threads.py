@@ -76,7 +76,7 @@ def forget_loans() -> None:
 
 
 def _be_like_the_main_thread() -> None:
-    """Use its processors and its nice value, and block no signals that it does not block, whatever was inherited."""
+    """Use its CPUs and its nice value, and block no signals that it does not block, whatever was inherited."""
     main = os.getpid()
     # Where the system does not allow it, what was inherited stays.
     with suppress(OSError):
@@ -100,11 +100,11 @@ class _LaterEvent(threading.Event):
 
 
 class WorkerThread(threading.Thread):
-    """A thread whose `start` does not wait until the new thread has had a processor and the GIL.
+    """A thread whose `start` does not wait until the new thread has had a CPU and the GIL.
 
     It begins with an empty context: from Python 3.14 a thread may inherit that of the thread that starts it, and
     tracing tools hand theirs on, so that a worker would keep the context of the request that happened to start it. On
-    Linux a thread also inherits the processors, the nice value and the signal mask; it gets those of the main thread.
+    Linux a thread also inherits the CPU affinity, the nice value and the signal mask; it gets those of the main thread.
     """
 
     _inherits = True

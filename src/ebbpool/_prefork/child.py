@@ -89,7 +89,7 @@ class Child:
     def on_stop(self, callback: Callable[[], object]) -> None:
         """Have `callback()` called, once, when this process is to stop; at once if it is to stop already.
 
-        It runs in a thread of its own, never in the main thread, one callback after another. What it raises is logged.
+        It runs in a separate thread, never in the main thread, one callback after another. What it raises is logged.
         """
         self._callbacks.put(callback)
 
@@ -100,7 +100,7 @@ class Child:
         library's does. If it has a `shutdown_timeout`, in seconds, that is lowered to what is left of the deadline.
 
         Raises:
-            TimeoutError: From the server: handlers were still running at its time-out.
+            TimeoutError: From the server: handlers were still running at its timeout.
         """
         actions = server.service_actions
 

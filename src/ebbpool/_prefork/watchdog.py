@@ -24,7 +24,7 @@ RELOAD_TRIES: Final = 3
 """Failed starts in a row, while children are replaced, after which the old ones stay."""
 
 STOPPED: Final = 0
-"""Exit status: every child ended by itself, and without an error."""
+"""Exit status: every child exited on its own, without an error."""
 UNFINISHED: Final = 1
 """Exit status: a child had to be killed, or failed, while it was stopping."""
 NEVER_STARTED: Final = 3

@@ -274,7 +274,7 @@ class AdaptivePoolMixIn(_Base):
     def _shook_hands(self, request: Any) -> bool:
         patience = request.gettimeout()
         try:
-            # The time-out of a handshake limits the whole handshake, not each read.
+            # The timeout of a handshake limits the whole handshake, not each read.
             request.settimeout(waiting_limit("handshake_timeout", self.handshake_timeout))
             request.do_handshake()
             request.settimeout(patience)

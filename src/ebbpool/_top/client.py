@@ -109,7 +109,7 @@ class Client:
         reason = error.strerror or str(error)
         if error.errno == errno.ECONNREFUSED:
             dead = Path(self.path).is_socket()
-            reason = "nobody is listening there: the process has ended" if dead else "it is no socket"
+            reason = "nothing is listening there: the process has exited" if dead else "it is no socket"
         return f"cannot watch {self.path!r}: {reason}"
 
     def _gone(self) -> str:
