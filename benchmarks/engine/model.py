@@ -27,7 +27,6 @@ _FILES = {
     "costs": "memory stacks watching",
     "loops": "offload anyio_tasks loop_lag loop_beside",
     "turns": "fairness overload",
-    "first": "more_requests",
     "timing": "semaphore timers",
     "fastapi": "fastapi_burst fastapi_rate health_beside connections",
     "tcp": "server_sizes waiting slow_clients echo",

@@ -16,7 +16,7 @@ from support.benchmark import importable
 from support.common import TIMEOUT, Boom
 
 import ebbpool
-from benchmarks import first, loops, simulation, sizing, tcp, web
+from benchmarks import loops, sizing, tcp, web
 from benchmarks.engine.model import QUESTIONS, Settings, load_question
 from benchmarks.peers import Unavailable, ways
 from benchmarks.peers.peer import Peer
@@ -85,21 +85,6 @@ def test_sizes_that_would_deadlock_or_cannot_win_are_not_tried() -> None:
     assert sizing.skip(cells, "stdlib", {"load": "tiny", "threads": 64}) != ""
     assert sizing.skip(cells, "stdlib", {"load": "tiny", "threads": "untuned"}) == ""
     assert sizing.skip(cells[:1], "stdlib", {"load": "tiny", "threads": 64}) == ""
-
-
-@pytest.mark.parametrize("workers", [16, *first.WORKERS])
-@pytest.mark.parametrize("load", first.LOADS)
-def test_where_short_calls_go_first_nobody_gives_up(load: str, workers: int) -> None:
-    slowest = {"commits": 4.5, "slow calls and a check": 5.0, "six kinds": 2.5}
-    gave_up, seconds, check = simulation.simulate("short", load, workers, 400)
-    assert (gave_up, check < 0.1) == (0, True)
-    assert seconds < slowest.get(load, 1.0)
-
-
-@pytest.mark.parametrize("policy", ["fifo", "continuations", "every second turn"])
-def test_other_orders_freeze_or_take_longer(policy: str) -> None:
-    found = [simulation.simulate(each, "commits", 40, 1000) for each in (policy, "short")]
-    assert found[0].gave_up > 900 or found[0].seconds > 1.5 * found[1].seconds
 
 
 @pytest.mark.parametrize(("permits", "meets"), [(1000, True), (1, False)])
