@@ -264,7 +264,7 @@ def docs(session: nox.Session) -> None:
 
 @listed
 def demo(session: nox.Session) -> None:
-    """Put the same load on servers with and without ebbpool: 2 minutes."""
+    """Put the same load on servers with and without ebbpool: a minute."""
     install(session, "demo", core="ext")
     session.run("python", "-m", "benchmarks.demo", *session.posargs)
 
