@@ -204,7 +204,7 @@ def stress(session: nox.Session, core: str) -> None:
 @on(EVERY)
 def conformance(session: nox.Session, core: str) -> None:
     """Run CPython's own tests of thread pools and futures on ebbpool: a minute a Python and core."""
-    install(session, core=core)
+    install(session, "test", core=core)
     session.run("python", "tests/conformance/run.py", *session.posargs, env=CORES[core])
 
 
