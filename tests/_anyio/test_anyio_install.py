@@ -92,7 +92,7 @@ async def test_the_default_limiter_counts_if_it_is_kept_and_never_lifts_the_ceil
         assert limiter.total_tokens == 40
         limiter.total_tokens = 3
         async with Way("installed", pool).busy(calls=7, begin=begin) as (gate, _):
-            assert gate.nobody_begins()
+            assert gate.nobody_begins(pool)
             assert limiter.borrowed_tokens == (3 if keep else 0)
 
 

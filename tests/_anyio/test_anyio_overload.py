@@ -108,10 +108,10 @@ async def test_a_call_with_a_limiter_of_its_own_is_beyond_the_ceiling_anyway() -
         await leave_behind(installed, gate, gate, limiter=anyio.CapacityLimiter(1))
         others.hold(pool, 2)
         pool.submit(others)
-        assert others.nobody_begins()
+        assert others.nobody_begins(pool)
         gate.open()
         await until(lambda: pool.stats().abandoned == 0)
-        assert others.nobody_begins()
+        assert others.nobody_begins(pool)
         others.open()
         await until(lambda: pool.stats().running == 0)
         with Gate() as later:
@@ -126,7 +126,7 @@ async def test_a_call_whose_end_a_task_waits_for_keeps_its_place() -> None:
             with anyio.CancelScope(shield=True):
                 await until(lambda: pool.stats().abandoned == 2)
                 waiting = pool.submit(others)
-                assert others.nobody_begins()
+                assert others.nobody_begins(pool)
         others.open()
         assert waiting.result(TIMEOUT) is None
 
