@@ -413,7 +413,7 @@ def temporary(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from ebbpool._top import processes
 
     monkeypatch.setattr(tempfile, "tempdir", str(short_path))
-    with program("import time\nprint(1, flush=True)\nwhile True: time.sleep(0.01)") as process:
+    with waiting("") as process:
         try:
             processes.Attached(process.pid).close(True)
         except processes.Failed as error:
