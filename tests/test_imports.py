@@ -69,7 +69,7 @@ IMPORTS: dict[str, set[str]] = {
     "testing": {"_clock", "_frames", "_monitor", "_pool"},
     "_leaks": {"_clock", "_pool"},
     "_anyio": {"_clock", "_core", "_loops", "_pool", "executor"},
-    "_dask": {"_called", "_clock", "_errors", "_checks", "_interpreter", "_maps"},
+    "_dask": {"_called", "_clock", "_errors", "_checks", "_interpreter", "_maps", "_pool", "executor"},
     "dask": {"_checks", "_core", "_dask", "executor", "lane"},
     "_servers": {"_clock", "_stdio", "_checks", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},
     "anyio": {"_anyio", "_core", "_pool", "_replacements", "executor"},
