@@ -22,6 +22,12 @@ _BUDGET = 120.0
 """Seconds after which the demo gives up."""
 _EVERY = 0.05
 
+SIDES = {
+    "fastapi stock": "stock",
+    "fastapi stock --tokens 256": "256 tokens",
+    "fastapi installed": "ebbpool.anyio.install()",
+}
+"""The programs of `benchmarks.servers`, and what each stands for."""
 LOAD = Load()
 QUICK = Load(clients=60, rate=50.0, steady_at=0.3, steady=0.6, burst_size=30, trouble=(0.5, 0.8), watch=0.2)
 """A tiny one, to see that everything works."""
@@ -41,12 +47,12 @@ async def _watch(client: Connection, samples: list[Sample]) -> None:
         await asyncio.sleep(_EVERY)
 
 
-async def run_one(side: str, name: str, load: Load, requests: Sequence[Request], loaded: asyncio.Event) -> Run:
+async def run_one(program: str, name: str, load: Load, requests: Sequence[Request], loaded: asyncio.Event) -> Run:
     """Serve the load in a fresh process, then watch until the server's threads have had time to leave."""
     with ExitStack() as stack:
         try:
             print(f"{name}: starting", flush=True)
-            starting = asyncio.to_thread(stack.enter_context, serving(f"benchmarks.demo.app {side}"))
+            starting = asyncio.to_thread(stack.enter_context, serving(program))
             server: Server = await starting
             client, samples = await Connection.open(server.port), list[Sample]()
             watching = asyncio.create_task(_watch(client, samples))
@@ -66,7 +72,7 @@ async def run_one(side: str, name: str, load: Load, requests: Sequence[Request],
         facts = await _facts(asking)
         asking.close()
         seen = [Sample(each.at - start, each.threads, each.cpu) for each in samples]
-        return Run(name, outcomes, seen, facts["threads"], server.status("VmHWM"), facts["runs"])
+        return Run(name, outcomes, seen, facts["threads"], server.status("VmHWM"), facts["loop"])
 
 
 async def run(load: Load, together: bool) -> list[Run]:
@@ -75,14 +81,12 @@ async def run(load: Load, together: bool) -> list[Run]:
     One starts as soon as the one before it is out of work and has only its idle threads to be watched; or all of them
     `together`, where no figure means anything.
     """
-    from benchmarks.demo import app
-
     requests, tasks = plan(load), list[asyncio.Task[Run]]()
     try:
         async with asyncio.TaskGroup() as group:
-            for side, label in app.SIDES.items():
+            for program, label in SIDES.items():
                 loaded = asyncio.Event()
-                tasks.append(group.create_task(run_one(side, label, load, requests, loaded)))
+                tasks.append(group.create_task(run_one(program, label, load, requests, loaded)))
                 if not together:
                     await loaded.wait()
     except BaseExceptionGroup as errors:

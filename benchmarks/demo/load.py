@@ -83,7 +83,7 @@ class Run:
     Attributes:
         left: The names of the threads that were left at the end.
         memory: The most kB of memory the server ever held; 0 where the system does not tell.
-        runs: The event loop, the parser and the ebbpool of the server.
+        loop: The module of its event loop.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Run:
     samples: list[Sample]
     left: list[str]
     memory: int
-    runs: str
+    loop: str
 
     def of(self, phase: str, *kinds: str) -> list[Outcome]:
         return [one for one in self.outcomes if one.phase == phase and (not kinds or one.kind in kinds)]
@@ -121,7 +121,7 @@ def plan(load: Load) -> list[Request]:
 
     def add(client: int, due: float, phase: str, kind: str, waits: tuple[int, int]) -> None:
         ms = dice.randint(*waits)
-        target, body = {"health": ("/health", {"ok": True}), "wait": (f"/wait?ms={ms}", {"waited": ms})}[kind]
+        target, body = {"health": ("/trivial", {"answer": 42}), "wait": (f"/wait/{ms}", {"waited": ms})}[kind]
         found.append(Request(client, due, phase, kind, target, json.dumps(body, separators=(",", ":"))))
 
     for client in range(load.burst_size):

@@ -104,8 +104,9 @@ def _draw(runs: Sequence[Run], load: Load, title: str) -> str:
 def told(runs: Sequence[Run], load: Load) -> tuple[str, str]:
     """Return what came of it: in words and a table, and as a plot in SVG."""
     said = _headline(runs, load)
+    ours = f"ebbpool {ebbpool.__version__} ({'compiled' if ebbpool.COMPILED else 'plain'} core)"
     lines = [said, "", aligned(table_rows(runs, load)), ""]
-    lines.append(f"CPython {platform.python_version()}, {os.cpu_count()} processors, {runs[0].runs}.")
+    lines.append(f"CPython {platform.python_version()}, {os.cpu_count()} processors, {runs[0].loop}, {ours}.")
     lines.append("Latency counts from when a request was due. Threads do not include the event loop's own.")
     lines += [f"Left in {run.name}'s server: {', '.join(run.left)}." for run in runs if 0 < len(run.left) <= 3]
     return "\n".join(lines), _draw(runs, load, said)

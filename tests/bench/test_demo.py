@@ -36,8 +36,10 @@ def test_every_answer_is_judged() -> None:
 def test_the_same_load_is_offered_to_all_and_waits_for_no_request_of_its_own() -> None:
     requests = load.plan(TINY)
     assert requests == load.plan(TINY)
-    assert [(request.due, request.target) for request in requests[:5]] == [(0.0, "/wait?ms=100")] * 5
-    waits = [(request.due, int(request.target.partition("=")[2])) for request in requests[5:] if request.kind == "wait"]
+    assert [(request.due, request.target) for request in requests[:5]] == [(0.0, "/wait/100")] * 5
+    waits = [
+        (request.due, int(request.target.rpartition("/")[2])) for request in requests[5:] if request.kind == "wait"
+    ]
     assert {2.0 <= due < 3.0 for due, ms in waits if ms >= 1000} == {True}
     assert all(50 <= ms <= 300 for due, ms in waits if not 2.0 <= due < 3.0)
     for client in range(30):
