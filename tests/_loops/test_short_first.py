@@ -249,6 +249,7 @@ async def test_an_idle_worker_that_is_held_back_does_not_keep_one_waiting() -> N
             await asyncio.to_thread(eventually, lambda: pool.stats().idle == 1)
             seams.engine_of(pool).admit(1)
             await asyncio.wait_for(pool.run(quick, order, "a"), TIMEOUT)
+            assert order == ["a"]
 
 
 @pytest.mark.asyncio
