@@ -68,7 +68,7 @@ IMPORTS: dict[str, set[str]] = {
     "monitor": {"_monitor"},
     "testing": {"_clock", "_frames", "_monitor", "_pool"},
     "_leaks": {"_clock", "_pool"},
-    "_anyio": {"_clock", "_core", "_loops", "_pool", "executor"},
+    "_anyio": {"_clock", "_core", "_interpreter", "_loops", "_pool", "executor"},
     "_dask": {"_called", "_clock", "_errors", "_checks", "_interpreter", "_maps", "_pool", "executor"},
     "dask": {"_checks", "_core", "_dask", "executor", "lane"},
     "_servers": {"_clock", "_stdio", "_checks", "_errors", "_frames", "_interpreter", "_pool", "executor", "lane"},

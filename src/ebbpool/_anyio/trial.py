@@ -10,6 +10,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
+from ebbpool._interpreter import daemon_threads
 from ebbpool.executor import AdaptiveExecutor
 
 RunSync: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
@@ -19,9 +20,10 @@ PATIENCE: Final = 30.0
 
 
 def attempt(run_sync: RunSync, backend: str) -> None:
-    """Raise an error if calls on a new loop do not do what they should; it is the pool's, not the caller's thread."""
+    """Raise an error if calls of a new loop, in a thread of its own, do not do what they should."""
     told: list[bool] = []
-    pool = AdaptiveExecutor(1, "ebbpool-anyio-trial")
+    # A trial that hangs must not hold up the interpreter's exit.
+    pool = AdaptiveExecutor(1, "ebbpool-anyio-trial", daemon=daemon_threads())
     try:
         calls = partial(_calls, run_sync, pool, told)
         pool.submit(partial(anyio.run, calls, backend=backend)).result(PATIENCE)
