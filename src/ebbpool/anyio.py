@@ -44,12 +44,18 @@ Ts = TypeVarTuple("Ts")
 GET_BACKEND: Final = "get_async_backend"
 TRIO: Final = "anyio._backends._trio"
 """The module of trio's backend, which is there once trio is in use."""
-_stock: Callable[..., Any] | None = getattr(to_thread, GET_BACKEND, None)
-"""anyio's own function, which returns the class of the backend in use, or of the one that is named."""
 
 
 class UnsupportedVersion(RuntimeError):
     """The installed anyio or trio lacks a private part that `ebbpool.anyio` needs, or fails the self-test."""
+
+
+def _lacking(*_: object) -> Any:
+    raise UnsupportedVersion(f"anyio.to_thread of this version has no {GET_BACKEND}")
+
+
+_backend: Callable[..., Any] = getattr(to_thread, GET_BACKEND, _lacking)
+"""anyio's own function, which returns the class of the backend in use, or of the one that is named."""
 
 
 class Installation(Replacements):
@@ -253,12 +259,6 @@ def _shared_executor() -> AdaptiveExecutor:
 def _check_executor(executor: Any) -> None:
     if not isinstance(executor, AdaptiveExecutor):
         raise TypeError(f"executor must be an ebbpool.AdaptiveExecutor or None, not {executor!r}")
-
-
-def _backend(*library: str) -> Any:
-    if _stock is None:
-        raise UnsupportedVersion(f"anyio.to_thread of this version has no {GET_BACKEND}")
-    return _stock(*library)
 
 
 def _checked(backend: Any) -> RunSync:
