@@ -205,7 +205,7 @@ def stress(session: nox.Session, core: str) -> None:
 @on(EVERY)
 def conformance(session: nox.Session, core: str) -> None:
     """Run CPython's own tests of thread pools and futures on ebbpool: a minute a Python and core."""
-    install(session, core=core)
+    install(session, "test", core=core)
     session.run("python", "tests/conformance/run.py", *session.posargs, env=CORES[core])
 
 
@@ -265,7 +265,7 @@ def docs(session: nox.Session) -> None:
 
 @listed
 def demo(session: nox.Session) -> None:
-    """Put the same load on servers with and without ebbpool: 2 minutes."""
+    """Put the same load on servers with and without ebbpool: a minute."""
     install(session, "demo", core="ext")
     session.run("python", "-m", "benchmarks.demo", *session.posargs)
 

@@ -93,7 +93,7 @@ def _gevent(threads: bool, after: ExitStack, count: int, seconds: float) -> None
     gevent.joinall([spawn(seconds) for _ in range(count)], raise_error=True)
 
 
-def _on_loop(offload: ways.Offload, name: str = "asyncio", workers: int = 0) -> Blocked:
+def _on_loop(offload: ways.Offload, workers: int = 0) -> Blocked:
     """All gathered on a loop of its own."""
 
     async def gather(count: int, seconds: float) -> None:
@@ -101,8 +101,7 @@ def _on_loop(offload: ways.Offload, name: str = "asyncio", workers: int = 0) -> 
             await asyncio.gather(*[call(partial(time.sleep, seconds)) for _ in range(count)])
 
     def run(after: ExitStack, count: int, seconds: float) -> None:
-        runner = after.enter_context(asyncio.Runner(loop_factory=lambda: package(name).new_event_loop()))
-        runner.run(gather(count, seconds))
+        after.enter_context(asyncio.Runner()).run(gather(count, seconds))
 
     return run
 
@@ -137,7 +136,6 @@ _MANY_THREADS: dict[str, Blocked] = {
 _FEW_THREADS: dict[str, Blocked] = {
     "stdlib-default": _executor(ThreadPoolExecutor),
     "to-thread": _on_loop(ways.default_to_thread),
-    "to-thread-uvloop": _on_loop(ways.default_to_thread, "uvloop"),
     "asgiref": _on_loop(ways.simple(_asgiref)),
     "multiprocessing": _multiprocessing,
     "plus": _built("ThreadPoolExecutorPlus", "ThreadPoolExecutor"),

@@ -163,7 +163,7 @@ def ordinary(server: Server, connections: str, warm_up: float, seconds: float) -
         Column("dropped", "slow ones dropped", 0, ratio=False),
         WRONG,
     ),
-    peers="slow-adaptive slow-threads slow-fixed-20 slow-fixed-200 slow-gevent",
+    peers="slow-adaptive slow-threads slow-gevent",
     variants=(
         {"trickle": "heads", "connections": "kept"},
         {"trickle": "heads", "connections": "new"},

@@ -130,6 +130,12 @@ def bridged(pool: AdaptiveExecutor, call: Callable[..., Any]) -> None:
     in_a_loop(main)
 
 
+def by_the_caller(pool: AdaptiveExecutor, call: Callable[..., Any]) -> None:
+    with AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as full, Gate() as gate:
+        gate.hold(full)
+        full.submit(call).result(0)
+
+
 WAYS = [
     lambda pool, call: pool.submit(call).result(TIMEOUT),
     lambda pool, call: pool.submit_later(0.0, call).result(TIMEOUT),
@@ -141,6 +147,7 @@ WAYS = [
     awaited,
     mapped_from_a_loop,
     bridged,
+    by_the_caller,
 ]
 
 
@@ -161,21 +168,6 @@ def test_the_very_error_is_raised(way: Callable[..., Any], kind: type[Exception]
         except BaseException as raised:
             caught.append(raised)
     assert [each is error for each in caught] == [True]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_in_the_thread_of_the_submitter_too(kind: type[Exception]) -> None:
-    error = kind()
-
-    def call() -> NoReturn:
-        raise error
-
-    with AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
-        future = pool.submit(call)
-        assert future.exception() is error
-        gate.open()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -56,7 +56,7 @@ def test_a_lane_runs_at_most_so_many_tasks_at_once(pool: AdaptiveExecutor, gate:
     futures = [lane.submit(gate, number) for number in range(10 if way == "submit" else 0)]
     calling = Background(call)
     gate.await_begun(3)
-    assert gate.nobody_begins()
+    assert gate.nobody_begins(pool)
     if way != "map":
         eventually(lambda: (lane.stats().running, lane.stats().queued) == (3, 7))
     assert pool.submit(abs, -1).result(TIMEOUT) == 1, "the pool is left to others"

@@ -76,7 +76,7 @@ def test_what_runs_has_its_name_and_what_libraries_read(pool: AdaptiveExecutor, 
     with Gate() as gate:
         futures = [session.submit(gate) for _ in range(3)]
         gate.await_begun()
-        assert gate.nobody_begins()
+        assert gate.nobody_begins(pool)
         assert {task.name for task in pool.running()} == {"support.common.Gate"}
         assert (session._max_workers, len(session._threads), session._work_queue.qsize()) == (1, 1, 2)
         assert (session._shutdown, session._broken) == (False, False)
@@ -247,7 +247,7 @@ def test_they_get_their_thread_whatever_waits_before_them(way: str) -> None:
         first = pool.submit_first(gate) if way == "first" else None
         with pool.session() as one, pool.session() as two:
             assert [each.submit(int).result(TIMEOUT) for each in (one, two)] == [0, 0]
-            assert gate.nobody_begins()
+            assert gate.nobody_begins(pool)
             gate.open()
         assert waiting.result(TIMEOUT) is None
         assert first is None or first.exception(TIMEOUT) is None or type(first.exception(TIMEOUT)) is QueueTimeout
@@ -262,7 +262,7 @@ def test_one_that_waits_for_the_pool_takes_no_other_place() -> None:
         gate.await_begun(2)
         eventually(lambda: pool.stats().blocked == 3)
         others = [pool.submit(gate) for _ in range(3)]
-        assert gate.nobody_begins()
+        assert gate.nobody_begins(pool)
         gate.open()
         assert [each.result(TIMEOUT) for each in (*waiting, *others)] == [None] * 6
     assert gate.peak == 2

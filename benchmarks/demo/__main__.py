@@ -6,10 +6,8 @@ import argparse
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,42 +17,20 @@ from benchmarks.demo.load import Load, Request, Run, Sample, plan, play
 from benchmarks.load.http import Connection, request
 from benchmarks.load.serving import Server, serving
 
-_NEEDED = ("ebbpool", "starlette", "uvicorn", "matplotlib")
-_BUDGET = 180.0
+_NEEDED = ("ebbpool", "fastapi", "uvicorn", "matplotlib")
+_BUDGET = 120.0
 """Seconds after which the demo gives up."""
 _EVERY = 0.05
 
-LOADS = {
-    "fastapi": Load(
-        rate=150.0,
-        steady_at=3.0,
-        health=0.4,
-        burst_at=0.0,
-        burst_health=0.0,
-        burst_wait=(100, 100),
-        burst_size=200,
-        trouble=(5.0, 8.0),
-    ),
-    "asyncio": Load(rate=200.0, steady_at=0.0, health=0.85, burst_at=11.0, burst_health=0.5, burst_size=300),
+SIDES = {
+    "fastapi stock": "stock",
+    "fastapi stock --tokens 256": "256 tokens",
+    "fastapi installed": "ebbpool.anyio.install()",
 }
-
-
-def _load(case: str, quick: bool) -> Load:
-    """Return the load of a case, or a tiny one, to see that everything works."""
-    load = LOADS[case]
-    if not quick:
-        return load
-    return replace(
-        load,
-        clients=60,
-        rate=50.0,
-        steady_at=min(load.steady_at, 0.3),
-        steady=0.6,
-        burst_at=min(load.burst_at, 0.8),
-        burst_size=30,
-        trouble=(load.trouble[0] / 10, load.trouble[1] / 10),
-        watch=0.2,
-    )
+"""The programs of `benchmarks.servers`, and what each stands for."""
+LOAD = Load()
+QUICK = Load(clients=60, rate=50.0, steady_at=0.3, steady=0.6, burst_size=30, trouble=(0.5, 0.8), watch=0.2)
+"""A tiny one, to see that everything works."""
 
 
 async def _facts(client: Connection) -> Any:
@@ -71,12 +47,12 @@ async def _watch(client: Connection, samples: list[Sample]) -> None:
         await asyncio.sleep(_EVERY)
 
 
-async def run_one(side: str, name: str, load: Load, requests: Sequence[Request], loaded: asyncio.Event) -> Run:
+async def run_one(program: str, name: str, load: Load, requests: Sequence[Request], loaded: asyncio.Event) -> Run:
     """Serve the load in a fresh process, then watch until the server's threads have had time to leave."""
     with ExitStack() as stack:
         try:
             print(f"{name}: starting", flush=True)
-            starting = asyncio.to_thread(stack.enter_context, serving(f"benchmarks.demo.app {side}"))
+            starting = asyncio.to_thread(stack.enter_context, serving(program))
             server: Server = await starting
             client, samples = await Connection.open(server.port), list[Sample]()
             watching = asyncio.create_task(_watch(client, samples))
@@ -96,57 +72,43 @@ async def run_one(side: str, name: str, load: Load, requests: Sequence[Request],
         facts = await _facts(asking)
         asking.close()
         seen = [Sample(each.at - start, each.threads, each.cpu) for each in samples]
-        return Run(name, outcomes, seen, facts["threads"], server.status("VmHWM"), facts["runs"])
+        return Run(name, outcomes, seen, facts["threads"], server.status("VmHWM"), facts["loop"])
 
 
-async def run(case: str, quick: bool) -> list[Run]:
-    """Run a case.
+async def run(load: Load, together: bool) -> list[Run]:
+    """Have every server bear the load.
 
-    A server starts as soon as the one before it is out of work and has only its idle threads to be watched; quickly,
-    where no figure means anything, all start at once.
+    One starts as soon as the one before it is out of work and has only its idle threads to be watched; or all of them
+    `together`, where no figure means anything.
     """
-    from benchmarks.demo import app
-
-    load = _load(case, quick)
     requests, tasks = plan(load), list[asyncio.Task[Run]]()
     try:
         async with asyncio.TaskGroup() as group:
-            for side, label in app.SIDES.items():
-                if side.startswith(case):
-                    loaded = asyncio.Event()
-                    tasks.append(group.create_task(run_one(side, label, load, requests, loaded)))
-                    if not quick:
-                        await loaded.wait()
+            for program, label in SIDES.items():
+                loaded = asyncio.Event()
+                tasks.append(group.create_task(run_one(program, label, load, requests, loaded)))
+                if not together:
+                    await loaded.wait()
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
 def demo(quick: bool, out: Path) -> int:
-    """Run every case and write the report; return the exit status: 0 only if all answers were right."""
+    """Run it and write the report; return the exit status: 0 only if all answers were right."""
     from benchmarks.demo import report
 
-    deadline, status, cases = time.monotonic() + _BUDGET, 0, {}
+    load = QUICK if quick else LOAD
+    runs = asyncio.run(asyncio.wait_for(run(load, quick), _BUDGET))
+    said, plot = report.told(runs, load)
+    count = sum(len(one.outcomes) for one in runs)
+    problems = [text for one in runs for text in one.wrong()]
+    print("", said, *problems or [f"All {count:,} answers were right."], sep="\n")
     out.mkdir(parents=True, exist_ok=True)
-    for case, module in (("fastapi", "fastapi"), ("asyncio", "starlette")):
-        if find_spec(module) is None:
-            print(f"{module} is not installed here: the {case} case is left out.")
-            continue
-        try:
-            runs = asyncio.run(asyncio.wait_for(run(case, quick), deadline - time.monotonic()))
-        except RuntimeError as error:
-            print(f"The {case} case failed: {error}")
-            status = 1
-            continue
-        cases[case] = report.told(runs, _load(case, quick))
-        count = sum(len(one.outcomes) for one in runs)
-        problems = [text for one in runs for text in one.wrong()]
-        status = 1 if problems else status
-        print("", case, cases[case][0], *problems or [f"All {count:,} answers were right."], sep="\n")
     page = out / "index.html"
-    page.write_text(report.page(cases), encoding="utf-8")
+    page.write_text(report.page(said, plot), encoding="utf-8")
     print(f"The report: {page.resolve().as_uri()}")
-    return status
+    return 1 if problems else 0
 
 
 def main() -> int:
@@ -164,7 +126,9 @@ def main() -> int:
         return demo(options.quick, options.out)
     except TimeoutError:
         print(f"The demo gave up: it took longer than {_BUDGET:g} s.", file=sys.stderr)
-        return 1
+    except RuntimeError as error:
+        print(f"The demo failed: {error}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ _PAUSE = 1.3
 """The least time between two requests of a client (s): more than the slowest takes, so that it waits for the server."""
 TOO_LATE = 1.0
 """Seconds after which a health check counts as failed: the default of Kubernetes' probes."""
-_WAIT, _TROUBLE = (50, 300), (1000, 1100)
-"""How long what waits takes, in ms, and how long while the upstream has trouble."""
+_BURST, _WAIT, _TROUBLE = (100, 100), (50, 300), (1000, 1100)
+"""How long what waits takes, in ms: in the burst, later, and while the upstream has trouble."""
 
 
 @dataclass(frozen=True)
@@ -23,25 +23,21 @@ class Load:
     """How much load, for how long. All times in seconds from its start.
 
     Attributes:
+        burst_size: How many clients ask at once at its start.
         rate: Requests a second while it is steady, from `steady_at` for `steady` seconds.
         health: The share of health checks in that; the others wait.
-        burst_at: When all clients of the burst ask at once; `burst_health` is the share of health checks in that.
-        burst_wait: How long what waits takes in that, in ms.
         trouble: From when to when the upstream is slow.
         watch: For how long the server is watched after its last answer.
         patience: After so long in all, whatever is unanswered counts as an error.
     """
 
-    rate: float
-    steady_at: float
-    health: float
-    burst_at: float
-    burst_health: float
-    burst_size: int
+    burst_size: int = 200
     clients: int = 300
+    rate: float = 150.0
+    steady_at: float = 3.0
     steady: float = 8.0
-    burst_wait: tuple[int, int] = _WAIT
-    trouble: tuple[float, float] = (0.0, 0.0)
+    health: float = 0.4
+    trouble: tuple[float, float] = (5.0, 8.0)
     watch: float = 12.0
     patience: float = 32.0
 
@@ -87,7 +83,7 @@ class Run:
     Attributes:
         left: The names of the threads that were left at the end.
         memory: The most kB of memory the server ever held; 0 where the system does not tell.
-        runs: The event loop, the parser and the ebbpool of the server.
+        loop: The module of its event loop.
     """
 
     name: str
@@ -95,7 +91,7 @@ class Run:
     samples: list[Sample]
     left: list[str]
     memory: int
-    runs: str
+    loop: str
 
     def of(self, phase: str, *kinds: str) -> list[Outcome]:
         return [one for one in self.outcomes if one.phase == phase and (not kinds or one.kind in kinds)]
@@ -123,21 +119,21 @@ def plan(load: Load) -> list[Request]:
     """Draw the load: the same load always gives the same requests."""
     dice, found = random.Random(20), list[Request]()
 
-    def add(client: int, due: float, phase: str, health: float, waits: tuple[int, int]) -> None:
-        kind = "health" if dice.random() < health else "wait"
+    def add(client: int, due: float, phase: str, kind: str, waits: tuple[int, int]) -> None:
         ms = dice.randint(*waits)
-        target, body = {"health": ("/health", {"ok": True}), "wait": (f"/wait?ms={ms}", {"waited": ms})}[kind]
+        target, body = {"health": ("/trivial", {"answer": 42}), "wait": (f"/wait/{ms}", {"waited": ms})}[kind]
         found.append(Request(client, due, phase, kind, target, json.dumps(body, separators=(",", ":"))))
 
     for client in range(load.burst_size):
-        add(client, load.burst_at, "burst", load.burst_health, load.burst_wait)
+        add(client, 0.0, "burst", "wait", _BURST)
     gap = load.clients / load.rate
     for client in range(load.clients):
         due = load.steady_at - dice.uniform(0.0, 10 * gap)
         while due < load.steady_at + load.steady:
             if due >= load.steady_at:
                 slow = load.trouble[0] <= due < load.trouble[1]
-                add(client, due, "steady", load.health, _TROUBLE if slow else _WAIT)
+                kind = "health" if dice.random() < load.health else "wait"
+                add(client, due, "steady", kind, _TROUBLE if slow else _WAIT)
             due += _PAUSE + dice.expovariate(1.0 / max(0.01, gap - _PAUSE))
     return found
 

@@ -1,4 +1,4 @@
-"""What came of a case: a headline, a table and a plot, in one page."""
+"""What came of it: a headline, a table and a plot, in one page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import os
 import platform
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
 
@@ -87,11 +87,9 @@ def _draw(runs: Sequence[Run], load: Load, title: str) -> str:
         axes.set_ylim(bottom=0)
         axes.grid(axis="y", color="#E5E5E5", linewidth=0.8)
         axes.spines[["top", "right"]].set_visible(False)
-        if load.trouble[1]:
-            axes.axvspan(*load.trouble, color="#F6E3B4", zorder=0)
-    marked = {load.steady_at: "steady load", load.steady_at + load.steady: "steady load ends", load.burst_at: "burst"}
-    if load.trouble[1]:
-        marked[load.trouble[0]] = "upstream slow: 1 s per call"
+        axes.axvspan(*load.trouble, color="#F6E3B4", zorder=0)
+    marked = {0.0: "burst", load.steady_at: "steady load", load.steady_at + load.steady: "steady load ends"}
+    marked[load.trouble[0]] = "upstream slow: 1 s per call"
     for moment, label in marked.items():
         threads.axvline(moment, color="#BBBBBB", linewidth=0.8, linestyle=":", zorder=0)
         threads.text(moment, 1.01, label, transform=threads.get_xaxis_transform(), color="#777777", fontsize=8)
@@ -104,21 +102,22 @@ def _draw(runs: Sequence[Run], load: Load, title: str) -> str:
 
 
 def told(runs: Sequence[Run], load: Load) -> tuple[str, str]:
-    """Return what came of a case: in words and a table, and as a plot in SVG."""
+    """Return what came of it: in words and a table, and as a plot in SVG."""
     said = _headline(runs, load)
+    ours = f"ebbpool {ebbpool.__version__} ({'compiled' if ebbpool.COMPILED else 'plain'} core)"
     lines = [said, "", aligned(table_rows(runs, load)), ""]
-    lines.append(f"CPython {platform.python_version()}, {os.cpu_count()} processors, {runs[0].runs}.")
+    lines.append(f"CPython {platform.python_version()}, {os.cpu_count()} processors, {runs[0].loop}, {ours}.")
     lines.append("Latency counts from when a request was due. Threads do not include the event loop's own.")
     lines += [f"Left in {run.name}'s server: {', '.join(run.left)}." for run in runs if 0 < len(run.left) <= 3]
     return "\n".join(lines), _draw(runs, load, said)
 
 
-def page(cases: Mapping[str, tuple[str, str]]) -> str:
-    """Return the page that shows some cases, by name."""
+def page(said: str, plot: str) -> str:
+    """Return the page that shows it."""
     heading = html.escape(f"The same load with and without ebbpool {ebbpool.__version__}")
-    parts = [f"<h2>{name}</h2>{plot}<pre>{html.escape(text)}</pre>" for name, (text, plot) in cases.items()]
     style = "body { font: 16px sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em } pre { overflow-x: auto }"
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{heading}</title>'
-        f"<style>{style} svg {{ width: 100%; height: auto }}</style><h1>{heading}</h1>{''.join(parts)}</html>\n"
+        f"<style>{style} svg {{ width: 100%; height: auto }}</style><h1>{heading}</h1>"
+        f"{plot}<pre>{html.escape(said)}</pre></html>\n"
     )

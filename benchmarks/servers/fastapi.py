@@ -1,11 +1,13 @@
-"""The FastAPI server of the questions in `benchmarks.fastapi`: a process that dies with its parent."""
+"""The FastAPI server of the questions in `benchmarks.fastapi` and of the demo: a process that dies with its parent."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import gc
+import importlib.util
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -48,8 +50,20 @@ def build_app(turns: int = 0) -> Any:
 
         return endpoint
 
+    def wait(ms: int) -> Any:
+        time.sleep(ms / 1000)
+        return {"waited": ms}
+
     async def at_once() -> Any:
         return {"answer": 42}
+
+    async def facts() -> Any:
+        names = [thread.name for thread in threading.enumerate()]
+        return {
+            "threads": [name for name in names if name not in ("MainThread", "die-with-parent")],
+            "cpu": time.process_time(),
+            "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
+        }
 
     async def ready() -> Any:
         if not gc.get_freeze_count():
@@ -57,7 +71,9 @@ def build_app(turns: int = 0) -> Any:
             gc.freeze()
         return {"answer": 42}
 
-    app.get("/ready", response_model=None)(ready)
+    for function in (wait, facts, ready):
+        path = f"/{function.__name__}" + "/{ms}" * (function is wait)
+        app.get(path, response_model=None)(function)
     app.get(target(ASYNC), response_model=None)(at_once)
     if turns:
         app.get(target(COMPUTING), response_model=None)(working(compute, turns))
@@ -76,10 +92,12 @@ def _stock(new_loop: Any = None, turns: str = "0", tokens: str = "", database: s
         example = package("examples.fastapi_sqlalchemy")
         example.connect(database)
         app = example.app
-    config = uvicorn.Config(app, http="httptools", log_level="critical", access_log=False, lifespan="off")
+    config = uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off", timeout_keep_alive=300)
+    if new_loop is None and importlib.util.find_spec("uvloop"):
+        new_loop = package("uvloop").new_event_loop
     with socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener:
         announce(listener.getsockname()[1])
-        with asyncio.Runner(loop_factory=new_loop or package("uvloop").new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(_run(uvicorn.Server(config), listener, tokens))
 
 

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from benchmarks import processors
 from benchmarks.load.serving import announce, serve_forever, wait_for
 from benchmarks.peers import package
 from benchmarks.servers import Kinds, main
-from benchmarks.servers.tcp import ExecutorMixIn
 
 PAGE, COMPUTING, WAITING = "/page.html", "/computing", "/waiting"
 TRIVIAL, ASLEEP, WORD = "/trivial", "/asleep", b"done"
@@ -109,10 +107,6 @@ class ThreadingServer(_Quiet, http.server.ThreadingHTTPServer):
     """A thread per connection."""
 
 
-class FixedServer(_Quiet, ExecutorMixIn, http.server.HTTPServer):
-    """The standard library's server with a `ThreadPoolExecutor`."""
-
-
 def _listener() -> socket.socket:
     return socket.create_server(_ADDRESS, backlog=BACKLOG)
 
@@ -128,12 +122,6 @@ def _threading(directory: str = ".") -> None:
 def _pool(directory: str = ".") -> None:
     server = type("Server", (_Quiet, _pool_server()), {})
     serve_forever(server(_ADDRESS, functools.partial(Pages, directory=directory)))
-
-
-def _fixed(workers: str) -> None:
-    server = FixedServer(_ADDRESS, Pages)
-    server.executor = ThreadPoolExecutor(int(workers))
-    serve_forever(server)
 
 
 def _gevent() -> None:
@@ -263,7 +251,6 @@ def _granian(directory: str, processes: str = _ALL, threads: str = "") -> None:
 KINDS: Kinds = {
     "threading": _threading,
     "pool": _pool,
-    "fixed": _fixed,
     "gevent": _gevent,
     "prefork": _prefork,
     "gunicorn": _gunicorn,

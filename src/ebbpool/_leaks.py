@@ -6,12 +6,15 @@ import gc
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ebbpool._clock import monotonic
 from ebbpool._pool import lifecycle
 from ebbpool._pool.running import described
+
+if TYPE_CHECKING:
+    from ebbpool._pool.crew import Crew
 
 POLL = 0.01
 """Seconds between two looks at what has not ended yet."""
@@ -60,7 +63,7 @@ class Leaks:
             else:
                 return "\n".join([*map(_describe, left), *(_describe_task(*place) for place in running.values())])
 
-    def _pools(self) -> list[Any]:
+    def _pools(self) -> list[Crew]:
         loops = [loop for loop in _loops() if loop in self._spared and not loop.is_closed()]
         shared = getattr(sys.modules.get("ebbpool.anyio"), "_shared", None)
         others = [getattr(shared, "_crew", None), *(getattr(loop._default, "_crew", None) for loop in loops)]
@@ -73,7 +76,7 @@ class Leaks:
         ]
 
 
-def _running(crews: Iterable[Any]) -> dict[tuple[Any, ...], tuple[Any, str]]:
+def _running(crews: Iterable[Crew]) -> dict[tuple[Any, ...], tuple[Crew, str]]:
     """Return the pool and the name of the thread of each running task, by what tells it from all others."""
     found = {}
     for crew in crews:
@@ -87,14 +90,14 @@ def _loops() -> list[Any]:
     return [] if aio is None else aio.live_loops()
 
 
-def _describe(crew: Any) -> str:
+def _describe(crew: Crew) -> str:
     counts = crew.pool.counts()
     state = "was shut down, but has not ended" if crew.pool.closed else "is open: it was never shut down"
     figures = f"{counts['workers']} threads, {counts['running']} tasks running, {counts['queued']} waiting"
     return "\n".join([f"pool {crew.name!r} {state} ({figures})", *map(described, crew.running(True))])
 
 
-def _describe_task(crew: Any, thread: str) -> str:
+def _describe_task(crew: Crew, thread: str) -> str:
     stacks = (
         f"{task.name} for {task.seconds:.1f} s\n{task.stack}" for task in crew.running(True) if task.thread == thread
     )

@@ -16,11 +16,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.metadata
+import sys
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, TypeVarTuple
+
+from anyio import to_thread
 
 from ebbpool._core.accel import say_if_plain
 from ebbpool._pool import lifecycle
@@ -30,31 +34,28 @@ from ebbpool.executor import AdaptiveExecutor
 if TYPE_CHECKING:
     from anyio import CapacityLimiter
 
-__all__ = ["TESTED", "Installation", "UnsupportedVersion", "install", "run_sync", "uninstall"]
+    from ebbpool._anyio.trial import RunSync
 
-_eventloop: Any
-to_thread: Any
-try:
-    from anyio import to_thread
-    from anyio._core import _eventloop
-except ImportError:
-    _eventloop = None
+__all__ = ["Installation", "UnsupportedVersion", "install", "run_sync", "uninstall"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-TESTED: Final[dict[str, tuple[str, ...]]] = {
-    "anyio": ("4.11", "4.12", "4.13", "4.14", "4.15", "4.16"),
-    "trio": ("0.31", "0.32", "0.33", "0.34", "0.35"),
-}
-"""The releases that this was tested on, each with its bug-fix releases."""
-
 GET_BACKEND: Final = "get_async_backend"
 TRIO: Final = "anyio._backends._trio"
+"""The module of trio's backend, which is there once trio is in use."""
 
 
 class UnsupportedVersion(RuntimeError):
-    """The installed anyio or trio is not one of those in `TESTED`, or lacks a private part that they have."""
+    """The installed anyio or trio lacks a private part that `ebbpool.anyio` needs, or fails the self-test."""
+
+
+def _lacking(*_: object) -> Any:
+    raise UnsupportedVersion(f"anyio.to_thread of this version has no {GET_BACKEND}")
+
+
+_backend: Callable[..., Any] = getattr(to_thread, GET_BACKEND, _lacking)
+"""anyio's own function, which returns the class of the backend in use, or of the one that is named."""
 
 
 class Installation(Replacements):
@@ -92,8 +93,8 @@ class Installation(Replacements):
 _lock = threading.RLock()
 _installed: Installation | None = None
 _shared: AdaptiveExecutor | None = None
-_run_sync_by_backend: dict[Any, Callable[..., Coroutine[Any, Any, Any]]] = {}
-"""The function that runs calls, for each of anyio's backend classes that has been checked."""
+_run_sync_of: dict[Any, RunSync] = {}
+"""The function that runs calls, for each of anyio's backend classes that has passed the self-test."""
 
 
 async def run_sync(
@@ -134,11 +135,9 @@ async def run_sync(
         executor = _shared_executor() if installed is None else installed.executor
     elif type(executor) is not AdaptiveExecutor:
         _check_executor(executor)
-    if not _run_sync_by_backend:
-        _require_tested("anyio")
-    backend = _eventloop.get_async_backend()
-    run_it = _run_sync_by_backend.get(backend) or _check(backend)
-    value: T = await run_it(executor, func, args, abandon_on_cancel, limiter, limiter is not None)
+    backend = _backend()
+    run = _run_sync_of.get(backend) or _checked(backend)
+    value: T = await run(executor, func, args, abandon_on_cancel, limiter, limiter is not None)
     return value
 
 
@@ -146,10 +145,13 @@ def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: b
     """Make `anyio.to_thread.run_sync` run on a pool, for the whole process, on asyncio, uvloop and trio.
 
     That includes calls by code that imported it before, and with it Starlette's and FastAPI's sync endpoints,
-    dependencies, background tasks and file responses, ``anyio.Path`` and ``anyio.open_file``. Calls in flight
-    finish where they began. `trio.to_thread` is left alone. If this anyio, or the trio that is in use or comes into
-    use, is not in `TESTED`, a `RuntimeWarning` says so, and its calls run in anyio's own threads. If it is installed
-    already, in the same way, nothing changes.
+    dependencies, background tasks and file responses, ``anyio.Path`` and ``anyio.open_file``. Calls under way are
+    finished where they began. `trio.to_thread` is left alone. If it is installed already, in the same way, nothing
+    changes.
+
+    A self-test of some milliseconds, with calls on a loop and a pool of its own, shows whether this anyio can be used;
+    another one is made when trio first is. What fails it is left alone: a `RuntimeWarning` says why, and its calls run
+    in anyio's own threads.
 
     Args:
         executor: The pool; if None, the installed one, or one that is shared by the whole process, made on first use.
@@ -175,7 +177,7 @@ def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: b
                 raise RuntimeError(f"already installed: {_installed!r}; uninstall it first, or ask for the same")
             _installed._uses += 1
             return _installed
-        with _unsupported():
+        with _left_alone():
             _redirect(installation)
         _installed = installation
     return installation
@@ -197,17 +199,15 @@ def uninstall() -> None:
 
 def _redirect(installation: Installation) -> None:
     """Have `anyio.to_thread` find backends that use the pool; nothing has changed if one in use is not supported."""
-    _require_tested("anyio")
-    _eventloop.get_async_backend("asyncio")
-    for used in list(_eventloop.loaded_backends.values()):
-        _check(used)
+    for library in ("asyncio", "trio") if TRIO in sys.modules else ("asyncio",):
+        _checked(_backend(library))
     find: Callable[..., Any] = getattr(to_thread, GET_BACKEND)
     ours = functools.cache(functools.partial(_on_the_pool, installation))
     installation.replace(to_thread, GET_BACKEND, lambda *library: ours(find(*library)))
 
 
 @contextlib.contextmanager
-def _unsupported() -> Iterator[None]:
+def _left_alone() -> Iterator[None]:
     """Turn an unsupported version into a warning at the line that called our function."""
     try:
         yield
@@ -218,10 +218,10 @@ def _unsupported() -> Iterator[None]:
 
 def _on_the_pool(installation: Installation, backend: Any) -> Any:
     """Return a backend whose calls run on the pool; the given one, after a warning, if that is not supported."""
-    run_it: Any = None
-    with _unsupported():
-        run_it = _check(backend)
-    if run_it is None:
+    run: Any = None
+    with _left_alone():
+        run = _checked(backend)
+    if run is None:
         return backend
 
     class OnThePool(backend):  # type: ignore[misc]  # known at run time
@@ -240,7 +240,7 @@ def _on_the_pool(installation: Installation, backend: Any) -> Any:
             executor = installation._executor
             if executor is None:
                 executor = _shared_executor()
-            return run_it(executor, func, args, abandon_on_cancel, limiter, own)
+            return run(executor, func, args, abandon_on_cancel, limiter, own)
 
     return OnThePool
 
@@ -261,32 +261,19 @@ def _check_executor(executor: Any) -> None:
         raise TypeError(f"executor must be an ebbpool.AdaptiveExecutor or None, not {executor!r}")
 
 
-def _check(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Return the function that runs calls for `backend`, after a check that it is supported."""
+def _checked(backend: Any) -> RunSync:
+    """Return the function that runs calls for `backend`; the first time, after a trial of it."""
     with _lock:
-        if backend not in _run_sync_by_backend:
-            module: Any
+        if backend not in _run_sync_of:
+            library = backend.__module__.rpartition("_")[2]
             try:
-                if backend.__module__ == TRIO:
-                    _require_tested("trio")
-                    from ebbpool._anyio import on_trio as module
-                else:
-                    from ebbpool._anyio import on_asyncio as module
-                _run_sync_by_backend[backend] = module.run_sync
-            except (ImportError, AttributeError) as error:
+                from ebbpool._anyio.trial import attempt
+
+                run: RunSync = importlib.import_module(f"ebbpool._anyio.on_{library}").run_sync
+                attempt(run, library)
+            except Exception as error:
                 version = importlib.metadata.version("anyio")
-                raise UnsupportedVersion(f"anyio {version} lacks what ebbpool.anyio relies on: {error}") from error
-        return _run_sync_by_backend[backend]
-
-
-def _require_tested(package: str) -> None:
-    try:
-        version = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        version = "of unknown version"
-    tested = TESTED[package]
-    if ".".join(version.split(".")[:2]) not in tested:
-        known = f"{package} {tested[0]} to {tested[-1]}"
-        raise UnsupportedVersion(f"ebbpool.anyio was tested on {known}, not on the installed {package} {version}")
-    if _eventloop is None:
-        raise UnsupportedVersion(f"{package} {version} lacks anyio._core._eventloop")
+                why = f"anyio {version} fails ebbpool's self-test on {library}: {error!r}"
+                raise UnsupportedVersion(why) from error
+            _run_sync_of[backend] = run
+        return _run_sync_of[backend]

@@ -208,7 +208,7 @@ def _anyio(installed: Installed, _: ModuleType) -> str:
         return NOT_YET
     installed._anyio = ours.install(installed.executor)
     if not installed._anyio.replaced:
-        return "left as it is: ebbpool.anyio does not know this version"
+        return "left as it is: it fails the self-test of ebbpool.anyio"
     return "to_thread, and with it Starlette and FastAPI"
 
 

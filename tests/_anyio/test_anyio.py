@@ -251,3 +251,4 @@ def test_the_loop_ends_before_an_abandoned_call_asks(anyio_backend: Backend, our
         gate.open()
         eventually(lambda: outcome)
         wait_for_idle(our_way.pool)
+    assert isinstance(outcome[0], RuntimeError), outcome

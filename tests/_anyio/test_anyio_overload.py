@@ -1,4 +1,4 @@
-"""Under `install`: requests that cannot freeze, limited waits, cancellation that reaches the thread, names."""
+"""Under `install`: limited waits, cancellation that reaches the thread, names."""
 
 from __future__ import annotations
 
@@ -22,31 +22,6 @@ from ebbpool import AdaptiveExecutor, QueueTimeout
 
 pytestmark = pytest.mark.anyio
 SOON = 0.02
-CONNECTIONS = 3
-PLACES = 16
-
-
-async def test_requests_that_hold_a_connection_go_on() -> None:
-    """Each takes a connection in one call and gives it back in another, while all threads wait for a connection."""
-    connections = threading.Semaphore(CONNECTIONS)
-    gave_up = 0
-
-    def get() -> bool:
-        return connections.acquire(timeout=TIMEOUT)
-
-    async def request() -> None:
-        nonlocal gave_up
-        if not await to_thread.run_sync(get):
-            gave_up += 1
-            return
-        await to_thread.run_sync(int)
-        await to_thread.run_sync(connections.release)
-
-    with AdaptiveExecutor(PLACES) as pool, ebbpool.anyio.install(pool):
-        async with anyio.create_task_group() as requests:
-            for _ in range(10 * PLACES):
-                requests.start_soon(request)
-    assert gave_up == 0
 
 
 async def test_a_wait_is_limited() -> None:
@@ -88,30 +63,16 @@ async def test_a_scope_that_is_cancelled_reaches_the_thread(abandon: bool) -> No
     assert outcome == [True, True, "as anyio has it"]
 
 
-@pytest.mark.parametrize("name", ["installed", "stock"])
-async def test_all_that_can_end_are_answered_however_many_are_left_behind(name: str) -> None:
-    """They are more than the pool's ceiling; anyio's own threads do as well."""
-    with way(name, max_workers=4) as one, Gate() as gate:
-        for number in range(42):
-            if number % 7:
-                assert await one.run_sync(abs, number) == number
-            else:
-                await leave_behind(one, gate, gate)
-        if name == "installed":
-            assert (one.pool.stats().abandoned, one.pool.stats().blocked) == (6, 0)
-        gate.open()
-
-
 async def test_a_call_with_a_limiter_of_its_own_is_beyond_the_ceiling_anyway() -> None:
     with way("installed", max_workers=2) as installed, Gate() as gate, Gate() as others:
         pool = installed.pool
         await leave_behind(installed, gate, gate, limiter=anyio.CapacityLimiter(1))
         others.hold(pool, 2)
         pool.submit(others)
-        assert others.nobody_begins()
+        assert others.nobody_begins(pool)
         gate.open()
         await until(lambda: pool.stats().abandoned == 0)
-        assert others.nobody_begins()
+        assert others.nobody_begins(pool)
         others.open()
         await until(lambda: pool.stats().running == 0)
         with Gate() as later:
@@ -126,7 +87,7 @@ async def test_a_call_whose_end_a_task_waits_for_keeps_its_place() -> None:
             with anyio.CancelScope(shield=True):
                 await until(lambda: pool.stats().abandoned == 2)
                 waiting = pool.submit(others)
-                assert others.nobody_begins()
+                assert others.nobody_begins(pool)
         others.open()
         assert waiting.result(TIMEOUT) is None
 

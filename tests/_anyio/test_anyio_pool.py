@@ -166,7 +166,7 @@ async def test_a_call_with_a_limiter_of_its_own_is_not_held_up_by_the_ceiling(na
     async with narrow_way.busy(calls=2, begin=1) as (gate, _):
         for _ in range(3):
             assert await narrow_way.run_sync(abs, -1, limiter=anyio.CapacityLimiter(1)) == 1
-        assert gate.nobody_begins()
+        assert gate.nobody_begins(pool)
         with pytest.raises(Boom):
             await narrow_way.run_sync(fail, limiter=anyio.CapacityLimiter(1))
         with anyio.CancelScope() as scope:

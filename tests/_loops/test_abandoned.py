@@ -82,7 +82,7 @@ async def test_as_many_as_the_ceiling_do_not_count_and_the_others_are_named(way:
         stats = pool.stats()
         assert (stats.workers, stats.running, stats.blocked) == (2 * CEILING, 2 * CEILING, 0)
         waiting = ask(last)
-        assert last.nobody_begins()
+        assert last.nobody_begins(pool)
         with pytest.raises(QueueTimeout, match=r"; abandoned calls have threads: .*Gate \(6\)$"):
             pool.within(0.01).submit(int).result(TIMEOUT)
         # One ends, and another of them counts no longer in its place.
@@ -102,10 +102,10 @@ async def test_a_call_that_ends_after_all_gives_its_place_back(way: Callable[[An
         after.hold(pool, 2)
         assert pool.stats().workers == 4
         pool.submit(after)
-        assert after.nobody_begins()
+        assert after.nobody_begins(pool)
         gate.open()
         eventually(lambda: pool.stats().workers == 2, "the threads fall back to the ceiling")
-        assert after.nobody_begins()
+        assert after.nobody_begins(pool)
         after.open()
         wait_for_idle(pool)
         assert (pool.stats().workers, after.peak) == (2, 2)
@@ -135,7 +135,7 @@ async def test_one_that_is_blocked_on_its_own_pool_counts_once(way: Callable[[An
         pool.submit(others)
         others.await_begun()
         pool.submit(others)
-        assert others.nobody_begins()
+        assert others.nobody_begins(pool)
         inner.open()
         others.await_begun()
         await until(lambda: pool.stats().blocked == 0)
@@ -150,7 +150,7 @@ async def test_a_lane_keeps_its_limit(way: Callable[[Any], Ask]) -> None:
         await give_up(pool, way(lane), gate)
         next_one = lane.submit(others)
         others.hold(pool, 2)
-        assert others.nobody_begins()
+        assert others.nobody_begins(pool)
         assert (lane.stats().running, lane.stats().queued, others.peak) == (1, 1, 2)
         gate.open()
         others.open()
@@ -168,7 +168,7 @@ async def test_a_session_makes_one_call_at_a_time() -> None:
         next_one = session.submit(gate)
         others.hold(pool, 2)
         pool.submit(others)
-        assert others.nobody_begins() and gate.nobody_begins()
+        assert others.nobody_begins(pool) and gate.nobody_begins(pool)
         gate.open()
         assert next_one.result(TIMEOUT) is None
         others.open()
@@ -180,7 +180,7 @@ async def test_in_a_pool_of_one_nothing_runs_beside_it(way: Callable[[Any], Ask]
     with AdaptiveExecutor(1) as pool, Gate() as gate:
         await give_up(pool, way(pool), gate)
         waiting = pool.submit(gate)
-        assert gate.nobody_begins()
+        assert gate.nobody_begins(pool)
         with pytest.raises(QueueTimeout, match=r"; abandoned calls have threads: .*Gate \(1\)$"):
             pool.within(0.01).submit(int).result(TIMEOUT)
         gate.open()
@@ -194,10 +194,10 @@ async def test_the_bound_is_that_of_a_new_ceiling(way: Callable[[Any], Ask]) -> 
         await give_up(pool, way(pool), gate, 2)
         pool.resize(max_workers=1)
         waiting = [pool.submit(others) for _ in range(4)]
-        assert others.nobody_begins()
+        assert others.nobody_begins(pool)
         pool.resize(max_workers=3)
         others.await_begun(3)
-        assert others.nobody_begins()
+        assert others.nobody_begins(pool)
         gate.open()
         others.open()
         assert [future.result(TIMEOUT) for future in waiting] == [None] * 4
@@ -247,7 +247,7 @@ def test_one_that_another_thread_cancels_may_still_be_waited_for() -> None:
         gate.hold(pool).cancel()
         waiting = [pool.submit(gate) for _ in range(2)]
         gate.await_begun()
-        assert gate.nobody_begins()
+        assert gate.nobody_begins(pool)
         assert pool.stats().abandoned == 0
         gate.open()
         concurrent.futures.wait(waiting, TIMEOUT)

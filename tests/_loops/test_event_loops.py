@@ -89,7 +89,7 @@ async def test_a_lane_is_reached_by_the_short_way_and_keeps_its_limit() -> None:
         futures = [loop.run_in_executor(lane, gate, number) for number in range(5)]
         assert {type(future) for future in futures} == {aio.LoopFuture}
         await asyncio.to_thread(gate.await_begun, 2)
-        assert gate.nobody_begins()
+        assert gate.nobody_begins(pool)
         gate.open()
         assert await asyncio.gather(*futures) == list(range(5))
         assert gate.peak == 2

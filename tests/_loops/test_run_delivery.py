@@ -112,62 +112,40 @@ async def test_other_callbacks_get_their_turn_after_a_slice_of_time(
 
 
 @pytest.mark.skipif(not gil_enabled(), reason="there is no GIL to leave to a loop")
-def test_a_worker_naps_where_its_results_find_the_loop_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_naps_where_its_results_find_the_loop_late_or_more_than_two_slices_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     naps: list[float] = []
     callbacks: list[Callable[[], None]] = []
     monkeypatch.setattr(LOOP_CALLS, "sleep", naps.append)
     mailbox = LOOP_CALLS.Mailbox(*[lambda *call: callbacks.append(partial(*call))] * 2, object)
 
-    def deliver(count: int) -> None:
+    def naps_of(count: int) -> int:
+        """Return how often the worker naps while so many results come."""
+        naps.clear()
         with AdaptiveExecutor(1) as pool:
             for _ in range(count):
                 pool.offload(mailbox, Ticket(), None, int, (), None)
+        assert set(naps) <= {NAP}
+        return len(naps)
+
+    def turn() -> None:
+        while callbacks:
+            callbacks.pop(0)()
 
     monkeypatch.setattr(LOOP_CALLS, "KEPT_WAITING", 1e9)
-    deliver(4)
-    assert naps == []
+    assert naps_of(4) == 0
     monkeypatch.setattr(LOOP_CALLS, "KEPT_WAITING", 1e-9)
-    while callbacks:
-        callbacks.pop(0)()
-    naps.clear()
-    deliver(4)
-    assert naps == [NAP] * 3, "the first one has woken the loop"
-    callbacks.pop(0)()
-    while callbacks:
-        callbacks.pop(0)()
-    naps.clear()
-    deliver(1)
-    assert naps == []
-
-
-@pytest.mark.skipif(not gil_enabled(), reason="there is no GIL to leave to a loop")
-def test_a_worker_naps_where_more_than_two_slices_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    naps: list[float] = []
-    callbacks: list[Callable[[], None]] = []
-    monkeypatch.setattr(LOOP_CALLS, "sleep", naps.append)
+    turn()
+    assert naps_of(4) == 3, "the first one has woken the loop"
+    turn()
+    assert naps_of(1) == 0
+    turn()
     monkeypatch.setattr(LOOP_CALLS, "KEPT_WAITING", 1e9)
-    mailbox = LOOP_CALLS.Mailbox(*[lambda *call: callbacks.append(partial(*call))] * 2, object)
-
-    def deliver(results: int) -> None:
-        with AdaptiveExecutor(1) as pool:
-            for _ in range(results):
-                pool.offload(mailbox, Ticket(), None, int, (), None)
-
-    deliver(2 * FEWEST - 1)
-    assert naps == []
-    deliver(1)
-    assert naps == [NAP]
-    deliver(DELIVERED_AT_ONCE - 1)
-    assert naps == [NAP]
-    deliver(1)
-    assert naps == [NAP] * 2
-    while callbacks:
-        callbacks.pop(0)()
-    naps.clear()
-    deliver(2 * FEWEST - 1)
-    assert naps == []
-    deliver(2 * DELIVERED_AT_ONCE)
-    assert naps, "as many wait as two slices may have at most, and more"
+    assert [naps_of(count) for count in (2 * FEWEST - 1, 1, DELIVERED_AT_ONCE - 1, 1)] == [0, 1, 0, 1]
+    turn()
+    assert naps_of(2 * FEWEST - 1) == 0
+    assert naps_of(2 * DELIVERED_AT_ONCE) > 0, "as many wait as two slices may have at most, and more"
 
 
 @on_every_loop

@@ -16,7 +16,7 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 from support import seams
 from support.common import TIMEOUT, Gate, eventually, gone
-from support.loops import on_every_loop, turns
+from support.loops import on_every_loop, turns, until
 from support.model import profile
 from support.turns import TurnsModel
 
@@ -131,8 +131,9 @@ async def test_their_threads_are_for_them_alone(way: str) -> None:
                     call = asyncio.wrap_future(getattr(pool, way)(wait_at, gate))
                 else:
                     call = await begin(lane if way == "a lane of one" else pool, wait_at, gate)
-                assert await asyncio.to_thread(gate.nobody_begins)
-                assert way == "slow" or pool.stats().workers == pool._max_workers
+                assert await asyncio.to_thread(gate.nobody_begins, pool)
+                if way != "slow":
+                    await until(lambda: pool.stats().workers == pool._max_workers)
                 gate.open()
         await asyncio.gather(call, *calls)
 
@@ -144,7 +145,7 @@ async def test_of_an_unknown_function_one_call_at_a_time_is_taken_for_short() ->
             with Gate() as gate:
                 calls = [await begin(pool, lambda: gate()) for _ in range(4)]
                 await asyncio.to_thread(gate.await_begun)
-                assert await asyncio.to_thread(gate.nobody_begins)
+                assert await asyncio.to_thread(gate.nobody_begins, pool)
                 assert pool.stats().queued == 3
                 gate.open()
         await asyncio.gather(*calls)
@@ -248,6 +249,7 @@ async def test_an_idle_worker_that_is_held_back_does_not_keep_one_waiting() -> N
             await asyncio.to_thread(eventually, lambda: pool.stats().idle == 1)
             seams.engine_of(pool).admit(1)
             await asyncio.wait_for(pool.run(quick, order, "a"), TIMEOUT)
+            assert order == ["a"]
 
 
 @pytest.mark.asyncio
@@ -317,7 +319,7 @@ async def test_a_pool_that_becomes_smaller_keeps_no_thread_for_them_but_those_of
             calls = [await begin(pool, slow, order, "a")]
             with Gate() as gate:
                 calls.append(await begin(pool, wait_at, gate))
-                assert await asyncio.to_thread(gate.nobody_begins)
+                assert await asyncio.to_thread(gate.nobody_begins, pool)
                 assert pool.stats().workers == 3
                 gate.open()
         await asyncio.gather(*calls)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,18 +16,7 @@ import ebbpool
 from benchmarks.demo import load
 from benchmarks.demo.load import Load, Outcome, Request, Run, Sample
 
-TINY = Load(
-    clients=30,
-    rate=15.0,
-    steady_at=1.0,
-    steady=4.0,
-    health=0.5,
-    burst_at=0.0,
-    burst_health=0.0,
-    burst_wait=(100, 100),
-    burst_size=5,
-    trouble=(2.0, 3.0),
-)
+TINY = Load(clients=30, rate=15.0, steady_at=1.0, steady=4.0, health=0.5, burst_size=5, trouble=(2.0, 3.0))
 
 
 def test_every_answer_is_judged() -> None:
@@ -48,8 +36,10 @@ def test_every_answer_is_judged() -> None:
 def test_the_same_load_is_offered_to_all_and_waits_for_no_request_of_its_own() -> None:
     requests = load.plan(TINY)
     assert requests == load.plan(TINY)
-    assert [(request.due, request.target) for request in requests[:5]] == [(0.0, "/wait?ms=100")] * 5
-    waits = [(request.due, int(request.target.partition("=")[2])) for request in requests[5:] if request.kind == "wait"]
+    assert [(request.due, request.target) for request in requests[:5]] == [(0.0, "/wait/100")] * 5
+    waits = [
+        (request.due, int(request.target.rpartition("/")[2])) for request in requests[5:] if request.kind == "wait"
+    ]
     assert {2.0 <= due < 3.0 for due, ms in waits if ms >= 1000} == {True}
     assert all(50 <= ms <= 300 for due, ms in waits if not 2.0 <= due < 3.0)
     for client in range(30):
@@ -78,18 +68,17 @@ def test_the_table_has_what_was_seen() -> None:
     assert run.wrong() == ["ours: 1 of 4 answers were wrong or missing:\n  wrong: 500 b'x'"]
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(130)
 def test_the_whole_demo_in_little(tmp_path: Path) -> None:
-    for name in ("starlette", "uvicorn", "matplotlib"):
+    for name in ("fastapi", "uvicorn", "matplotlib"):
         pytest.importorskip(name)
     out = tmp_path / "report"
-    done = python("-m", "benchmarks.demo", "--quick", "--out", str(out), cwd=ROOT, timeout=190.0)
+    done = python("-m", "benchmarks.demo", "--quick", "--out", str(out), cwd=ROOT, timeout=120.0)
     assert done.returncode == 0, done.stdout + done.stderr
-    cases = ["fastapi", "asyncio"] if find_spec("fastapi") else ["asyncio"]
+    assert re.search(r"All \d+ answers were right\.", done.stdout)
     page = (out / "index.html").read_text(encoding="utf-8")
-    assert re.findall("<h2>(.*?)</h2><svg", page) == cases and ebbpool.__version__ in page
-    assert len(re.findall(r"All \d+ answers were right\.", done.stdout)) == len(cases)
-    rights = re.findall(r"right answers +(\d+)/(\d+) +(\d+)/(\d+) +(\d+)/(\d+)\n", page)
-    assert len(rights) == len(cases) and all(len(set(right)) == 1 for right in rights)
-    peaks = re.findall(r"peak threads +(\d+) +(\d+) +(\d+)\n", page)
-    assert len(peaks) == len(cases) and all(int(peak) for case in peaks for peak in case)
+    assert "<svg" in page and ebbpool.__version__ in page
+    (rights,) = re.findall(r"right answers +(\d+)/(\d+) +(\d+)/(\d+) +(\d+)/(\d+)\n", page)
+    assert len(set(rights)) == 1
+    (peaks,) = re.findall(r"peak threads +(\d+) +(\d+) +(\d+)\n", page)
+    assert all(map(int, peaks))

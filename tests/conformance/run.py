@@ -1,97 +1,79 @@
 """Runs CPython's own tests of thread pools and futures on ebbpool.
 
-    python tests/conformance/run.py [-k PATTERN] [-v] [--control] [--cluster]
+    python tests/conformance/run.py [--control] [--cluster] [OPTION OF PYTEST ...]
 
-The interpreter that runs this file is the one whose tests are run, and ebbpool has to be installed for it.
-What is run are the thread suites of `test.test_concurrent_futures` and those parts of `test.test_asyncio`
-that reach a thread pool, with `AdaptiveExecutor` and `ebbpool.Future` put in (`suites.py`, `put_in.py`), and those
-parts of `test.test_socketserver` and `test.test_httpservers` that make a server, with our servers put in.
-Tests that do not apply stand in `not_applicable.py`, each with its reason; every other test has to pass. A
-test that was to meet our executor or server and never made one, or that made one of the standard library's, is a
-failure, too: so a run cannot pass by testing the standard library.
+The interpreter that runs this file is the one whose tests are run, and ebbpool, pytest and pytest-timeout have to be
+installed for it. What is run are the thread suites of `test.test_concurrent_futures` and those parts of
+`test.test_asyncio` that reach a thread pool, with `AdaptiveExecutor` and `ebbpool.Future` put in (`suites.py`,
+`put_in.py`), and those parts of `test.test_socketserver` and `test.test_httpservers` that make a server, with our
+servers put in. Tests that do not apply stand in `not_applicable.py`, each with its reason; every other test has to
+pass. A test that was to meet our executor or server and never made one, or that made one of the standard library's, is
+a failure, too: so a run cannot pass by testing the standard library.
 
-`--control` runs the same tests through the same machinery with the standard library's own classes; what
-fails there is the interpreter's or the harness's doing. `--cluster` puts `ebbpool.dask.ClusterExecutor` in, over a
-cluster of one worker process (`on_cluster.py`), and runs what CPython has for executors, but for what
-`not_applicable.py` lists for clusters.
+`--control` runs the same tests through the same machinery with the standard library's own classes; what fails there is
+the interpreter's or the harness's doing. `--cluster` puts `ebbpool.dask.ClusterExecutor` in, over a cluster of one
+worker process (`on_cluster.py`), and runs what CPython has for executors, but for what `not_applicable.py` lists for
+clusters.
 
-The exit status is 0 only if everything applicable passed, 1 if something failed, 2 if nothing could be run.
-An interpreter that ships none of the suites has nothing applicable: that is said loudly, and is no failure.
+The exit status is 0 only if everything applicable passed, 1 if something failed, 2 if nothing could be run. An
+interpreter that ships none of the suites has nothing applicable: that is said loudly, and is no failure.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import importlib
-import json
 import os
 import platform
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import suites
 from not_applicable import NOT_APPLICABLE
 from suites import Suite
 
 HERE = Path(__file__).resolve().parent
-
+TIMEOUT, SUITE_TIMEOUT = 120.0, 900.0
+"""Seconds that a test, and a suite, may take: what hangs or crashes takes its process along, and the suite fails."""
 LONG = 8.0
 """Seconds. CPython's own take up to 6; a test that takes longer may have sat out a time-out to pass."""
+OPTIONS = (
+    *("-q", "-rs", "--assert=plain", "-c", os.devnull, "-o", "python_classes=", "-o", "python_functions="),
+    *("-p", "no:cacheprovider", "-p", "no:logging", "-p", "pytest_timeout", "-p", "put_in", "--disable-warnings"),
+    *(f"--timeout={TIMEOUT:g}", "--timeout-method=thread", "--durations=5", f"--durations-min={LONG:g}"),
+    *("-W", "error::pytest.PytestUnhandledThreadExceptionWarning"),
+    *("-W", "error::pytest.PytestUnraisableExceptionWarning"),
+)
+PASSED, NOTHING_CHOSEN = 0, 5
+"""Exit statuses of pytest; the second of a suite all of whose tests are left out, or that `-k` does not match."""
 
 
-def run_suite(suite: Suite, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one suite in a process of its own, print what came of it and return that (`suite_process.py`).
-
-    A test that hangs or crashes takes its process along, and the suite has failed.
-    """
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="ebbpool-conformance-") as folder:
-        report, scripts, output = (Path(folder) / name for name in ("report", "scripts", "output"))
-        task = {**vars(options), "suite": dataclasses.asdict(suite), "report": str(report), "scripts": str(scripts)}
-        command = [sys.executable, "-X", "faulthandler", str(HERE / "suite_process.py"), json.dumps(task)]
-        with output.open("wb") as sink:
-            process = subprocess.Popen(
-                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
-            )
-            try:
-                process.wait(options.suite_timeout)
-                ending = f"ended with status {process.returncode}"
-            except subprocess.TimeoutExpired:
-                ending = f"was stopped, as the suite took more than {options.suite_timeout:g} s"
-            finally:
-                if process.poll() != 0:
-                    stop_with_children(process)
-        text = output.read_text("utf-8", "replace")
-        found: dict[str, Any] = {
-            "ran": 0,
-            "failed": 0,
-            "made": 0,
-            "left out": {},
-            "matched": [],
-            "stale": [],
-            "times": {},
-        }
-        if report.exists():
-            found = json.loads(report.read_text("utf-8"))
-        if process.returncode or not report.exists():
-            found["failed"] += 1
-            text += f"FAILED: the suite's process {ending}\n"
-    counts = f"{found['ran']:3} run {found['failed']:3} failed {sum(found['left out'].values()):3} left out"
-    if found["ran"] or found["failed"] or found["left out"]:
-        seconds = time.monotonic() - began
-        print(f"{suite.name:34} {counts} {found['made']:4} of those under test made {seconds:5.1f} s", flush=True)
-    if found["failed"] or options.verbose:
-        print("".join(f"    | {line}\n" for line in text.splitlines()), end="", flush=True)
-    return found
+def run_suite(suite: Suite, notes: Path, asked: argparse.Namespace, options: list[str]) -> int | None:
+    """Run one suite in a process of its own; return pytest's exit status, None if it was stopped."""
+    command = [sys.executable, "-X", "faulthandler", "-m", "pytest", *OPTIONS, "--suite", suite.name]
+    command += ["--notes", str(notes), *(["--control"] * asked.control), *(["--cluster"] * asked.cluster), *options]
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    print(f"\n{suite.name}", flush=True)
+    with subprocess.Popen(
+        [*command, "--pyargs", suite.module],
+        cwd=notes,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.wait(SUITE_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            print(f"stopped, as it took more than {SUITE_TIMEOUT:g} s")
+            return None
+        finally:
+            if process.poll() != PASSED:
+                stop_with_children(process)
 
 
 def stop_with_children(process: subprocess.Popen[bytes]) -> None:
@@ -100,102 +82,57 @@ def stop_with_children(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
-    process.wait()
 
 
-def shipped(options: argparse.Namespace) -> tuple[list[Suite], list[str]]:
-    """Return the suites that this interpreter ships, and a line for each kind that it does not ship."""
-    try:
-        importlib.import_module("test.support")
-    except ImportError as error:
-        return [], [f"the package test with its suites: not shipped ({error})"]
-    missing: list[str] = []
-    found: list[Suite] = []
-    for name, there in (
-        (suites.CONCURRENT, suites.concurrent_suites()),
-        (suites.ASYNCIO, suites.there(suites.ASYNCIO_SUITES)),
-        (f"{suites.SOCKETSERVER} and {suites.HTTPSERVERS}", suites.there(suites.SERVER_SUITES)),
-    ):
-        found += suites.of_executors(there) if options.cluster else there
-        if not there and not options.cluster:
-            missing.append(f"{name}: not shipped by this interpreter")
-    return found, missing
-
-
-def describe(*, control: bool) -> str:
+def describe(asked: argparse.Namespace) -> str:
     """Say which interpreter runs which implementation; raise ImportError if ebbpool is not installed."""
     interpreter = f"{platform.python_implementation()} {platform.python_version()}"
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         interpreter += " without the GIL"
-    if control:
+    if asked.control:
         return f"{interpreter}, the standard library's own classes (control)"
     ebbpool = importlib.import_module("ebbpool")
-    return f"{interpreter}, ebbpool {ebbpool.__version__}, {'compiled' if ebbpool.COMPILED else 'plain'} core"
+    core = f"{'compiled' if ebbpool.COMPILED else 'plain'} core{', over a Dask cluster' * asked.cluster}"
+    return f"{interpreter}, ebbpool {ebbpool.__version__}, {core}"
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Run CPython's own thread pool tests on ebbpool.")
-    add = parser.add_argument
-    add("-k", dest="pattern", metavar="PATTERN", help="only tests whose suite::Class.method matches")
-    add("-v", "--verbose", action="store_true", help="name every test and print what the suites wrote")
-    add("--control", action="store_true", help="run the standard library's own classes instead")
-    add("--cluster", action="store_true", help="run the suites of executors on one over a Dask cluster")
-    add("--timeout", type=float, default=120.0, metavar="S", help="seconds per test (120)")
-    add("--suite-timeout", type=float, default=900.0, metavar="S", help="seconds per suite (900)")
-    return parser.parse_args()
-
-
-def print_list(title: str, lines: Iterable[str]) -> None:
-    if lines := [f"  {line}" for line in lines]:
-        print(f"\n{title}:", *lines, sep="\n")
-
-
-def print_end(implementation: str, results: dict[str, dict[str, Any]], missing: list[str], whole: bool) -> int:
-    """Print what was left out and why, what is not shipped, and the closing line; return how many failed."""
-    reasons = Counter[str]()
-    for result in results.values():
-        reasons.update(result["left out"])
-    print_list("left out", (f"{number:4}  {reason}" for reason, number in reasons.most_common()))
-    times = [(took, f"{name}::{test}") for name, result in results.items() for test, took in result["times"].items()]
-    lines = [f"{took:6.1f} s  {test}" for took, test in sorted(times, reverse=True) if took > LONG]
-    print_list(f"took more than {LONG:g} s (was it a time-out that let them pass?)", lines)
-    if whole:
-        matched = {pattern for result in results.values() for pattern in result["matched"]}
-        here = [entry.pattern for entry in NOT_APPLICABLE if entry.covers(sys.version_info[:3])]
-        stale = [f"not_applicable.py: {pattern}" for pattern in here if pattern not in matched]
-        stale += [f"suites.py: {name} {pattern}" for name, result in results.items() for pattern in result["stale"]]
-        print_list("matched no test here (stale, if no other interpreter has one)", stale)
-    print()
-    for line in missing:
-        print(f"*** {line} ***")
-    ran, failed = (sum(int(result[what]) for result in results.values()) for what in ("ran", "failed"))
-    verdict = "FAILED" if failed else "everything applicable passed" if ran else "nothing applicable"
-    counted = f"{ran} run, {failed} failed, {reasons.total()} left out"
-    print("; ".join([f"conformance: {implementation}: {counted}: {verdict}", *missing]))
-    return failed
+def stale(found: list[Suite], matched: set[str]) -> list[str]:
+    """Return the entries of the tables that match no test here; they may be for another interpreter."""
+    entries = [entry.pattern for entry in NOT_APPLICABLE if entry.covers(sys.version_info[:3])]
+    patterns = [*entries, *(pattern for suite in found for pattern in suite.select)]
+    return sorted({pattern for pattern in patterns if pattern not in matched})
 
 
 def main() -> int:
     """Run what the command line asks for and return the exit status."""
-    options = parse()
+    parser = argparse.ArgumentParser(description="Run CPython's own thread pool tests on ebbpool.")
+    parser.add_argument("--control", action="store_true", help="run the standard library's own classes instead")
+    parser.add_argument("--cluster", action="store_true", help="run the suites of executors on one over a Dask cluster")
+    asked, options = parser.parse_known_args()
     try:
-        implementation = describe(control=options.control)
+        implementation = describe(asked)
     except ImportError as error:
         print(f"conformance: nothing was run: {error}")
         return 2
-    if options.cluster:
-        implementation += ", over a Dask cluster"
-    found, missing = shipped(options)
+    found, missing = suites.suites(asked.cluster), suites.missing()
     print(f"conformance: {implementation}")
-    print("".join(f"  *** {line} ***\n" for line in missing), end="", flush=True)
-    with importlib.import_module("on_cluster").cluster() if options.cluster else contextlib.nullcontext():
-        results = {suite.name: run_suite(suite, options) for suite in found}
-    met = sum(one["ran"] + one["failed"] + len(one["left out"]) for one in results.values())
-    if options.pattern and not missing and not met:
-        print(f"conformance: no test matches {options.pattern!r}")
-        return 2
-    whole = not (options.pattern or missing or options.cluster)
-    return 1 if print_end(implementation, results, missing, whole) else 0
+    with contextlib.ExitStack() as stack:
+        notes = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ebbpool-conformance-")))
+        if asked.cluster:
+            stack.enter_context(importlib.import_module("on_cluster").cluster())
+        ended = {suite.name: run_suite(suite, notes, asked, options) for suite in found}
+        matched = {*(notes / "matched").read_text().splitlines()} if found else set[str]()
+    failed = [name for name, status in ended.items() if status not in (PASSED, NOTHING_CHOSEN)]
+    if not (options or missing or asked.cluster) and (old := stale(found, matched)):
+        print("\nmatched no test here (stale, if no other interpreter has one):", *old, sep="\n  ")
+    print("".join(f"\n*** {name}: not shipped by this interpreter ***" for name in missing))
+    passed = PASSED in ended.values()
+    verdict = "everything applicable passed" if passed else "nothing applicable"
+    verdict = f"FAILED: {', '.join(failed)}" if failed else verdict
+    print(f"conformance: {implementation}: {verdict}")
+    if failed:
+        return 1
+    return 0 if passed or missing else 2
 
 
 if __name__ == "__main__":

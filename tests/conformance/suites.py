@@ -10,7 +10,8 @@ import importlib.util
 import pkgutil
 from dataclasses import dataclass
 
-from put_in import HTTP, PLAIN, THREADING
+THREADING, PLAIN, HTTP = "threading", "plain", "http"
+"""Kinds of servers; `put_in` says which of our classes take the place of which."""
 
 CONCURRENT = "test.test_concurrent_futures"
 ASYNCIO = "test.test_asyncio"
@@ -132,35 +133,40 @@ SERVER_SUITES = (
 )
 
 
-def there(table: tuple[Suite, ...]) -> list[Suite]:
-    """Return the suites of a table that this interpreter ships."""
-    find = importlib.util.find_spec
-    # The package first: it may be lacking, too.
-    return [suite for suite in table if find(suite.module.rpartition(".")[0]) and find(suite.module)]
+def suites(cluster: bool = False) -> list[Suite]:
+    """Return the suites that this interpreter ships; for a `cluster` those that say something about its executors."""
+    if not _ships("test.support"):
+        return []
+    found = _concurrent_suites() + [suite for suite in ASYNCIO_SUITES + SERVER_SUITES if _ships(suite.module)]
+    about = (CONCURRENT, f"{ASYNCIO}.test_threads")
+    return [suite for suite in found if not cluster or (suite.executor and suite.module.startswith(about))]
 
 
-def concurrent_suites() -> list[Suite]:
-    """Return the suites on concurrent.futures that this interpreter ships; none if it ships none."""
+def missing() -> list[str]:
+    """Return which of CPython's packages of tests this interpreter does not ship."""
+    return [name for name in (CONCURRENT, ASYNCIO, SOCKETSERVER, HTTPSERVERS) if not _ships(name)]
+
+
+def _ships(module: str) -> bool:
+    package = module.rpartition(".")[0]
+    return (not package or _ships(package)) and importlib.util.find_spec(module) is not None
+
+
+def _concurrent_suites() -> list[Suite]:
     spec = importlib.util.find_spec(CONCURRENT)
     if spec is None:
         return []
     if spec.submodule_search_locations is None:
         return _combinations(CONCURRENT)
-    suites: list[Suite] = []
+    found: list[Suite] = []
     for module in sorted(info.name for info in pkgutil.iter_modules(spec.submodule_search_locations)):
         if module in {"test_wait", "test_as_completed"}:
-            suites += _combinations(f"{CONCURRENT}.{module}")
+            found += _combinations(f"{CONCURRENT}.{module}")
         elif module.startswith("test_"):
             future = module == "test_future"
-            suites.append(Suite(f"{CONCURRENT}.{module}", executor=not future, future=future))
-    return suites
+            found.append(Suite(f"{CONCURRENT}.{module}", executor=not future, future=future))
+    return found
 
 
 def _combinations(module: str) -> list[Suite]:
     return [Suite(module), Suite(module, future=True), Suite(module, executor=False, future=True)]
-
-
-def of_executors(found: list[Suite]) -> list[Suite]:
-    """Return the suites of executors, and of futures beside executors: those that say something about a cluster's."""
-    about = (CONCURRENT, f"{ASYNCIO}.test_threads")
-    return [suite for suite in found if suite.executor and suite.module.startswith(about)]

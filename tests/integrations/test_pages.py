@@ -250,7 +250,6 @@ assert (pool.stats().completed, lane.stats().completed, pool.stats().workers) ==
 """
 
 CELERY = """
-import time
 from celery import Celery
 from celery.concurrency import get_implementation
 from celery.contrib.testing.worker import start_worker
@@ -260,11 +259,6 @@ app = Celery("example", broker="memory://", backend="cache+memory://")
 app.conf.worker_pool = "ebbpool.celery:TaskPool"
 logging.disable(logging.CRITICAL)
 work = app.task(name)
-
-@app.task(soft_time_limit=0.01, time_limit=0.02)
-def limited():
-    time.sleep(0.05)
-    return "to its end"
 
 TaskPool = get_implementation(app.conf.worker_pool)
 with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) as worker:
@@ -276,7 +270,6 @@ with start_worker(app, pool=TaskPool, concurrency=2, perform_ping_check=False) a
 
     assert work.delay().get(timeout=20) == "celery_0"
     assert (pool.info["implementation"], pool.info["max-concurrency"]) == ("ebbpool.celery:TaskPool", 2)
-    assert limited.delay().get(timeout=20) == "to its end"
     pool.grow(3)
     assert threads_of_the_pool() == 5
     pool.shrink(2)

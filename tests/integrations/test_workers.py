@@ -19,7 +19,6 @@ from support.server import program, reserved_port
 APP = """
 import os
 import threading
-import time
 import ebbpool
 
 if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
@@ -38,8 +37,7 @@ def app(environ, start_response):
         with open("begun.part", "w") as file:
             file.write(body)
         os.rename("begun.part", "begun")
-        while not os.path.exists("go on"):
-            time.sleep(0.01)
+        open("go on").close()
     start_response("200 OK", [("Content-Length", str(len(body)))])
     return [body.encode()]
 """
@@ -78,8 +76,12 @@ def answer(port: int) -> str:
 def gunicorn(
     folder: Path, *arguments: str, worker: str = "ebbpool.gunicorn.AdaptiveThreadWorker"
 ) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """Serve APP for the length of the block, at a port that is yielded with the process once it answers."""
+    """Serve APP for the length of the block, at a port that is yielded with the process once it answers.
+
+    A slow request waits until the test writes to the pipe "go on".
+    """
     skip_without_packages("import gunicorn")
+    os.mkfifo(folder / "go on")
     (folder / "application.py").write_text(APP, encoding="utf-8")
     with reserved_port() as port:
         command = ["-m", "gunicorn", "-k", worker, "-b", f"127.0.0.1:{port}", "--no-control-socket", *arguments]
@@ -106,7 +108,7 @@ def test_gunicorn(tmp_path: Path) -> None:
         # A reload: what runs is answered by the worker that began it, and the next request by another.
         process.send_signal(signal.SIGHUP)
         eventually(lambda: answer(port).split()[:1] not in ([], [before]), "another worker answers")
-        (tmp_path / "go on").touch()
+        (tmp_path / "go on").write_text("")
         assert pid_of(slow.join()) == before
         process.terminate()
         assert process.wait(3 * TIMEOUT) == 0
@@ -129,7 +131,7 @@ def test_gunicorn_answers_what_the_pool_refuses(tmp_path: Path, settings: str, n
             with closing(asked(port, "/")) as next_one, closing(asked(port, "/")) as refused:
                 answer = refused.getresponse()
                 assert answer.status == 503 and int(answer.getheader("Retry-After", 0)) >= 1
-                (tmp_path / "go on").touch()
+                (tmp_path / "go on").write_text("")
                 assert next_one.getresponse().status == next_status
             answered_by = pid_of(slow.getresponse().read().decode())
         assert pid_of(get(port, "/")) == answered_by
@@ -181,7 +183,7 @@ def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, mon
         assert len({*map(pid_of, (first, second, third))}) == 3
         eventually(lambda: counted(first, second, third), "the dead worker is counted, and its replacement")
         eventually(lambda: shown("ebbpool_thread_limit") == 4, "the dead worker has no threads")
-        (tmp_path / "go on").touch()
+        (tmp_path / "go on").write_text("")
         assert slow.getresponse().status == 200
 
 

@@ -140,9 +140,17 @@ class Gate:
         assert threading.current_thread() not in self.threads, "the caller ran the gate"
         return futures[-1]
 
-    def nobody_begins(self) -> bool:
-        """Tell whether no further call begins for a moment."""
-        return not self._begun.acquire(timeout=A_MOMENT)
+    def nobody_begins(self, pool: Any = None) -> bool:
+        """Tell whether no further call has begun once each worker of `pool` runs a task or is idle; or for a moment."""
+        if pool is None:
+            return not self._begun.acquire(timeout=A_MOMENT)
+
+        def at_rest() -> bool:
+            stats = pool.stats()
+            return bool(stats.workers == stats.running + stats.idle)
+
+        eventually(at_rest, "all workers have come")
+        return not self._begun.acquire(blocking=False)
 
     def open(self) -> None:
         self._open.set()

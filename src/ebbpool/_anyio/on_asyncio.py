@@ -79,9 +79,8 @@ async def run_sync(
     abandon_on_cancel: bool,
     limiter: CapacityLimiter | None,
     lifts_ceiling: bool,
-    borrowed: bool = False,
 ) -> Any:
-    """See `ebbpool.anyio.run_sync`; a call that `lifts_ceiling` of the executor by one has borrowed from a limiter.
+    """See `ebbpool.anyio.run_sync`; the executor's bounds are no limit if the call `lifts_ceiling`.
 
     anyio has the task wait in a shielded scope. Here the scope is made only at the first cancellation, because most
     calls are never cancelled. If the call still waits for capacity then, the cancellation goes through, as it does with
@@ -89,16 +88,16 @@ async def run_sync(
     """
     if limiter is not None:
         async with limiter:
-            return await run_sync(executor, func, args, abandon_on_cancel, None, lifts_ceiling, True)
+            return await run_sync(executor, func, args, abandon_on_cancel, None, lifts_ceiling)
     await turn()
     task: Any = current_task()
     state = task_states.get(ref(task))
     scope = None if state is None else state.cancel_scope
     if abandon_on_cancel and scope is not None:
         with CancelScope() as own:
-            return await _start(executor, func, args, own, False, lifts_ceiling, borrowed)
+            return await _start(executor, func, args, own, False, lifts_ceiling)
     requests = task.cancelling()
-    ticket = _start(executor, func, args, scope, not abandon_on_cancel, lifts_ceiling, borrowed)
+    ticket = _start(executor, func, args, scope, not abandon_on_cancel, lifts_ceiling)
     try:
         return await ticket
     except CancelledError:
@@ -125,7 +124,6 @@ def _start(
     scope: CancelScope | None,
     shielded: bool,
     lifts_ceiling: bool,
-    borrowed: bool,
 ) -> Any:
     """Return what the task is to wait for: a call's ticket, or a call of anyio's own once the interpreter exits."""
     loop: Any = running_loop()
@@ -144,9 +142,8 @@ def _start(
     except RuntimeError:
         if not lifecycle.exiting():
             raise
-        # One that is held cannot be borrowed once more.
-        own = CapacityLimiter(1) if borrowed else None
-        return AsyncIOBackend.run_sync_in_worker_thread(func, args, not shielded, own)
+        # A token that is held cannot be borrowed once more.
+        return AsyncIOBackend.run_sync_in_worker_thread(func, args, not shielded, CapacityLimiter(1))
     return ticket
 
 

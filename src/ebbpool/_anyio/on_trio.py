@@ -13,6 +13,7 @@ from types import CoroutineType
 from typing import Any
 
 import trio
+from anyio import CapacityLimiter
 from anyio._backends._trio import TrioBackend
 from outcome import Value
 from trio._core._run import GLOBAL_RUN_CONTEXT
@@ -54,7 +55,9 @@ class TrioCall:
 
     call: LoopCall
 
-    def __init__(self, state: RunState, task: trio.lowlevel.Task, abandon: bool, limiter: Any) -> None:
+    def __init__(
+        self, state: RunState, task: trio.lowlevel.Task, abandon: bool, limiter: CapacityLimiter | None
+    ) -> None:
         self.state = state
         self.abandon = abandon
         self.task: list[trio.lowlevel.Task | None] = [task]
@@ -116,7 +119,7 @@ async def run_sync(
     func: Callable[..., Any],
     args: tuple[Any, ...],
     abandon_on_cancel: bool,
-    limiter: Any,
+    limiter: CapacityLimiter | None,
     lifts_ceiling: bool,
 ) -> Any:
     """See `ebbpool.anyio.run_sync`; the executor's bounds are no limit if the call `lifts_ceiling`."""

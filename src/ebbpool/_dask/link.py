@@ -14,7 +14,7 @@ from concurrent.futures import BrokenExecutor, CancelledError
 from contextlib import suppress
 from itertools import count
 from math import ceil
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from distributed import Client, KilledWorker
 
@@ -23,6 +23,10 @@ from ebbpool._clock import monotonic
 from ebbpool._dask.packing import Packed, Parcel, out_of_context, packed_call
 from ebbpool._dask.remote import OK, ONCE, AtMostOnce, Lost, Outcome, error_of, loads, perform
 from ebbpool._interpreter import daemon_threads
+
+if TYPE_CHECKING:
+    from ebbpool._pool.crew import Crew
+    from ebbpool.executor import AdaptiveExecutor
 
 LOOK: Final = 2.0
 """Seconds between two looks at how many threads the cluster has."""
@@ -48,7 +52,7 @@ class Link:
         self._outbox: deque[Parcel] = deque()
         self._parcels: dict[str, Parcel] = {}
         self._following: set[asyncio.Task[None]] = set()
-        self._executor: Callable[[], Any] = lambda: None
+        self._executor: Callable[[], AdaptiveExecutor | None] = lambda: None
         self._parting = threading.Lock()
         if not rerun:
             client.register_plugin(AtMostOnce())
@@ -58,12 +62,12 @@ class Link:
     def _width_for(self, threads: dict[str, int]) -> int:
         return max(1, ceil(sum(threads.values()) * self._window))
 
-    def watch(self, executor: Any) -> None:
+    def watch(self, executor: AdaptiveExecutor) -> None:
         """Keep the executor's size at the window's share of the cluster's threads; part from the cluster at its end."""
         self._executor = weakref.ref(executor)
         asyncio.run_coroutine_threadsafe(self._watch(executor._crew), self.client.loop.asyncio_loop)
 
-    async def _watch(self, crew: Any) -> None:
+    async def _watch(self, crew: Crew) -> None:
         while not self.closed and self.client.status != "closed":
             await asyncio.sleep(LOOK)
             # What could not be sent for want of a connection.

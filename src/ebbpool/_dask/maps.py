@@ -12,6 +12,7 @@ from typing import Any, Final
 from ebbpool._called import called_name
 from ebbpool._checks import whole
 from ebbpool._clock import perf_counter
+from ebbpool._dask.link import Link
 from ebbpool._dask.packing import LARGE, Packed, Part, culprit
 from ebbpool._dask.remote import RAISED, Failed, Ready, Slot, apply, brief, dumps
 from ebbpool._maps.items import Batch, Failure, Unclaimed
@@ -62,7 +63,7 @@ class ClusterRun(MapRun):
         self.unclaimed = Chunks(self.step, self.step if size else self.unclaimed.largest)
         self._spread = spread
         self._place: Callable[[], Any] = weakref.ref(place)
-        self._link: Any = executor._link
+        self._link: Link = executor._link
         self._link.check(fn)
         self._name = called_name(fn)
         try:
@@ -81,7 +82,7 @@ class ClusterRun(MapRun):
             super().read(source, room)
 
     def _width(self, executor: Any) -> int:
-        width: int = self._link.width
+        width = self._link.width
         return width if self.lane is None else min(width, self.lane.limit)
 
     def _wants_tasks(self, executor: Any) -> bool:

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from ebbpool._core.accel import Pool
@@ -16,13 +16,16 @@ from ebbpool._metrics.table import GROWING, Amounts, add, amounts, label_of
 from ebbpool._pool import lifecycle
 from ebbpool.executor import AdaptiveExecutor
 
+if TYPE_CHECKING:
+    from ebbpool._pool.crew import Crew
+
 MOST: Final = 4096
 """How many samples of a pool are kept for one collection, the last ones."""
 
 # Re-entrant: who reads the metrics of pools may observe new ones.
 _turn = threading.RLock()
 """Who holds it reads or changes what is known of pools."""
-_observers: Final[WeakKeyDictionary[Any, dict[_Seen, int]]] = WeakKeyDictionary()
+_observers: Final[WeakKeyDictionary[Crew, dict[_Seen, int]]] = WeakKeyDictionary()
 """Who is told of one in how many tasks, by the crew of the pool."""
 
 
@@ -66,7 +69,7 @@ class _Seen:
         return amounts(owner.stats(), [(label_of(lane.name), lane.stats()) for lane in owner.lanes()])
 
 
-def _observe(crew: Any, every: int, seen: _Seen) -> None:
+def _observe(crew: Crew, every: int, seen: _Seen) -> None:
     """Have one in `every` tasks of a pool measured for `seen`; for 0 no more."""
     with _turn:
         observers = {other: n for other, n in (_observers.get(crew, {}) | {seen: every}).items() if n}
@@ -95,7 +98,7 @@ class Source:
 
     def __init__(self, every: int = 0, last: bool = False) -> None:
         self._every = every
-        self._known: WeakKeyDictionary[Any, _Seen] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Crew, _Seen] = WeakKeyDictionary()
         self._last = last
         self._shown: dict[_Seen, Amounts] = {}
         self._ended: dict[str, Amounts] = {}
@@ -103,9 +106,9 @@ class Source:
         self._closed = False
         self._in_view()
 
-    def _in_view(self) -> dict[_Seen, Any]:
+    def _in_view(self) -> dict[_Seen, AdaptiveExecutor | None]:
         """Return the pools with their executors, None for a collected one; sample the tasks of those that are new."""
-        found: dict[_Seen, Any] = {}
+        found: dict[_Seen, AdaptiveExecutor | None] = {}
         for crew, owner in lifecycle.in_view():
             if owner is None and not crew.pool.staff.headcount:
                 continue
