@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ebbpool._clock import monotonic
+from ebbpool._core.accel import survey
 from ebbpool._pool import lifecycle
 from ebbpool._pool.running import described
 
@@ -80,7 +81,7 @@ def _running(crews: Iterable[Crew]) -> dict[tuple[Any, ...], tuple[Crew, str]]:
     """Return the pool and the name of the thread of each running task, by what tells it from all others."""
     found = {}
     for crew in crews:
-        for task in crew.pool.survey(True).running:
+        for task in survey(crew.pool, True).running:
             found[id(crew), id(task.thread), task.since, id(task.call[0])] = (crew, task.thread.name)
     return found
 
@@ -91,7 +92,7 @@ def _loops() -> list[Any]:
 
 
 def _describe(crew: Crew) -> str:
-    counts = crew.pool.counts()
+    counts = survey(crew.pool).counts
     state = "was shut down, but has not ended" if crew.pool.closed else "is open: it was never shut down"
     figures = f"{counts['workers']} threads, {counts['running']} tasks running, {counts['queued']} waiting"
     return "\n".join([f"pool {crew.name!r} {state} ({figures})", *map(described, crew.running(True))])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, get_args
 
 from ebbpool._checks import above_zero, finite_seconds, one_of, optional_callable, time_limit, waiting_limit, whole
 from ebbpool._clock import monotonic
-from ebbpool._core.accel import LaneCore, relay_by, say_if_plain
+from ebbpool._core.accel import LaneCore, relay_by, say_if_plain, survey
 from ebbpool._interpreter import daemon_threads
 from ebbpool._maps import delayed, streams
 from ebbpool._maps.methods import Methods
@@ -297,7 +297,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         """Return a snapshot of the pool, taken at one moment."""
         from ebbpool._pool.reports import PoolStats
 
-        counts: dict[str, Any] = self._pool.counts()
+        counts: dict[str, Any] = survey(self._pool).counts
         settings = self._settings
         return PoolStats(
             self.name,
@@ -416,7 +416,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
         self._crew.part(None)
 
     def __repr__(self) -> str:
-        counts, most = self._pool.counts(), self._settings.max_workers
+        counts, most = survey(self._pool).counts, self._settings.max_workers
         size = f"{counts['workers']} of at most {most} workers, {counts['queued']} queued"
         return f"<{type(self).__name__} {self._crew.name!r} at {id(self):#x}: {size}>"
 

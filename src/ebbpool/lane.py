@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool._checks import above_zero, finite_seconds, waiting_limit
-from ebbpool._core.accel import ExecutorCore, LaneCore
+from ebbpool._core.accel import ExecutorCore, LaneCore, count_lane
 from ebbpool._core.scope import Scope, deadlines
 from ebbpool._maps.methods import Maps
 from ebbpool._pool.executor_base import Unmade
@@ -106,7 +106,7 @@ class Lane(Maps, ThreadPoolExecutor):
         """Return a snapshot of the lane, taken at one moment."""
         from ebbpool._pool.reports import LaneStats
 
-        counts: dict[str, Any] = self.core.counts()
+        counts: dict[str, Any] = count_lane(self.core)
         return LaneStats(self.name, **counts)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> None:
@@ -126,7 +126,7 @@ class Lane(Maps, ThreadPoolExecutor):
         limit = waiting_limit("timeout", timeout)
         if cancel_futures:
             self._cancelling = True
-        self.core.close()
+        self.core.pool.close_lane(self.core)
         if cancel_futures:
             for future in self.core.pool.waiting(self.core, True):
                 future.cancel()
@@ -141,7 +141,7 @@ class Lane(Maps, ThreadPoolExecutor):
             )
 
     def __repr__(self) -> str:
-        counts = self.core.counts()
+        counts = count_lane(self.core)
         return (
             f"<{type(self).__name__} {self.name!r} at {id(self):#x}: {counts['running']} of at most "
             f"{counts['limit']} tasks run, {counts['queued']} queued>"

@@ -12,7 +12,7 @@ from ebbpool._interpreter import LACKING, PURE
 
 _why = ""
 if TYPE_CHECKING or PURE:
-    from ebbpool._core import executor_core, future, loop_calls, pool, staff, task, timers, worker
+    from ebbpool._core import executor_core, future, loop_calls, pool, staff, task, timers, views, worker
 else:
     try:
         import ebbpool._core.executor_core_c as executor_core
@@ -22,10 +22,11 @@ else:
         from ebbpool._core import staff_c as staff
         from ebbpool._core import task_c as task
         from ebbpool._core import timers_c as timers
+        from ebbpool._core import views_c as views
         from ebbpool._core import worker_c as worker
     except ImportError as error:
         _why = "none is compiled here" if isinstance(error, ModuleNotFoundError) else str(error)
-        from ebbpool._core import executor_core, future, loop_calls, pool, staff, task, timers, worker
+        from ebbpool._core import executor_core, future, loop_calls, pool, staff, task, timers, views, worker
 
 COMPILED = future.COMPILED
 """Whether the compiled core runs."""
@@ -68,11 +69,15 @@ Snapshot = pool.Snapshot
 Timers = timers.Timers
 Worker = staff.Worker
 connect = executor_core.connect
+count_lane = views.count_lane
 current_scope = worker.current_scope
 instrumented = executor_core.instrumented
 orphans = pool.orphans
 perform = worker.perform
 relay_by = future.relay_by
+retry_after = views.retry_after
+survey = views.survey
+unclaimed = views.unclaimed
 wait_counted = pool.Pool.wait_counted
 make_call = getattr(worker, "make_call", worker.work)
 work = worker.work

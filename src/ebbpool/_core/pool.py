@@ -65,7 +65,6 @@ from ebbpool._core.staff import ALL
 TICK = 0.001  # seconds until the timekeeper looks while tasks wait and there may be more workers
 HORIZON = 0.01  # the same while there may not
 TRIAL = 0.01  # seconds for which a short call may run before it is looked whether it has turned out long
-SEARCHED = 10_000  # the oldest task of a lane is looked for in so many at the head of the queue
 ROOM = 24  # nested calls that the plain core needs at most to take back a start that failed
 
 
@@ -86,43 +85,13 @@ class Snapshot(NamedTuple):
     next_look: float  # by when to look again (monotonic seconds)
 
 
-class Running(NamedTuple):
-    """A task that runs. Times are in monotonic seconds."""
-
-    since: float  # when it was taken
-    thread: threading.Thread
-    lane: LaneCore | None
-    blocked: bool  # whether it waits for a future of this very pool
-    short: bool  # whether it went ahead of others, as a call that is known to be short
-    abandoned: float  # since when nobody wants what it returns; 0 if somebody may
-    left: bool  # whether nobody waits for its end, either
-    written_off: bool  # whether it does not count towards the ceiling
-    call: tuple[Any, Any]  # what is called, and its arguments; None for each where that was not asked for, or is over
-
-
-class Survey(NamedTuple):
-    """What a pool does at one moment: the tasks that run, the oldest that waits, the figures of `PoolStats`."""
-
-    running: list[Running]
-    oldest: tuple[float, tuple[Any, Any]] | None  # since when that waits (monotonic seconds), and its call
-    threads: list[threading.Thread]
-    counts: dict[str, float]
-
-
 def _leave_room(depth: int) -> None:
     """Raise RecursionError, in the plain core, if `depth` nested calls would raise it; nothing has been changed yet."""
     if depth > 0:
         _leave_room(depth - 1)
 
 
-def _call_of(task: Task, known: bool) -> tuple[Any, Any]:
-    """Return what a task calls and its arguments; (None, None) if that is not to be `known`."""
-    args = task._packed() if known else None
-    # Read last: under a GIL the worker drops the call meanwhile, and `_fn` first.
-    return task._fn if known else None, args
-
-
-def _is_left(worker: Worker) -> bool:
+def is_left(worker: Worker) -> bool:
     """Return whether nobody waits for the call that a worker runs; under the mutex."""
     current: Any = worker.current
     # Read once: under a GIL the worker drops it meanwhile.
@@ -486,44 +455,6 @@ class Pool:
         """Have a lane take no more tasks."""
         with self.mutex:
             lane.closed = True
-
-    @cython.locals(lane=LaneCore, worker=Worker, task=Task, line=Line)
-    def count_lane(self, lane: LaneCore) -> dict[str, float]:
-        """Return the figures of `LaneStats`."""
-        oldest = 0.0
-        running = place = 0
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                now = monotonic()
-                for worker in self.staff.workers:
-                    if worker.current is not None and worker.current._lane is lane:
-                        running += 1
-                # Those in the queue are older than those in the backlog, and both keep their order.
-                backlog = self.backlog
-                lines = [backlog.lent, backlog.front, backlog.short, backlog.queue]
-                for line in lines if lane.admitted > running else [lane.backlog]:
-                    for place, each in enumerate(line.tasks, 1):
-                        task = each
-                        if place == SEARCHED or (task._lane is lane and task._code == PENDING):
-                            oldest = max(oldest, now - task._queued_at)
-                            break
-                queued = lane.admitted - running + lane.backlog.live()
-                tally = lane.tally
-                taken, failed, cancelled, expired = tally.taken, tally.failed, tally.cancelled, tally.expired
-            finally:
-                let_collector(collects)
-        return {
-            "limit": lane.limit,
-            "running": running,
-            "queued": queued,
-            "oldest_wait": oldest,
-            "submitted": taken + running + queued + cancelled,
-            "completed": taken - failed,
-            "failed": failed,
-            "cancelled": cancelled,
-            "expired": expired,
-        }
 
     def sweep(self, task: Task) -> None:
         """Throw dead tasks out of the line where one has ended, if they are many and at least half of it."""
@@ -959,7 +890,7 @@ class Pool:
             if worker.kind == LEFT or worker.kind == LONG:
                 if staff.written_off > most:
                     staff.become(worker, WORKING)
-            elif staff.may_write_off(worker) and _is_left(worker):
+            elif staff.may_write_off(worker) and is_left(worker):
                 staff.become(worker, LEFT)
 
     @cython.locals(worker=Worker, known=Known)
@@ -1128,7 +1059,7 @@ class Pool:
                 else:
                     workers = staff.headcount
                     for worker in staff.workers if leaving else ():
-                        workers -= _is_left(worker)
+                        workers -= is_left(worker)
                     stuck = leaving and staff.active() >= staff.ceiling
                     over = workers <= remaining and (self.broken or stuck or waiting == 0)
                 if over or (elsewhere and self.deserted):
@@ -1166,88 +1097,6 @@ class Pool:
         with self.mutex:
             self.rejected += 1
 
-    def retry_after(self) -> float:
-        """Return after how many seconds a caller that is refused may try again: for as long as a task waits now."""
-        trash: list[Any] = []
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                self.backlog.trim(trash)
-                waited = monotonic() - self.backlog.oldest()._queued_at if self.backlog.waiting() > 0 else 0.0
-            finally:
-                let_collector(collects)
-        return min(waited, self.max_wait) if self.max_wait > 0.0 else waited
-
-    @cython.locals(worker=Worker, task=Task, current=Task)
-    def survey(self, calls: bool = False) -> Survey:
-        """Return what the pool does at one moment, and its figures; with what is called if `calls`.
-
-        Without `calls` it refers to nothing of a user's, which might end with the last reference to it.
-        """
-        # Tuples until the mutex is free: a named one is made by interpreted code.
-        seen: list[Any] = []
-        threads: list[threading.Thread] = []
-        oldest: Any = None
-        trash: list[Any] = []
-        staff, backlog = self.staff, self.backlog
-        with self.mutex:
-            collects = hold_collector()
-            try:
-                backlog.trim(trash)
-                now = monotonic()
-                queued = backlog.waiting()
-                if queued > 0:
-                    task = backlog.oldest()
-                    oldest = task._queued_at, _call_of(task, calls and task._code == PENDING)
-                for worker in staff.workers:
-                    threads.append(worker.thread)
-                    if worker.current is not None:
-                        current = worker.current
-                        scope = current._scope
-                        since = 0.0 if scope is None else scope.abandoned
-                        kind = worker.kind
-                        off = kind in (LEFT, LONG)
-                        short = kind in (AHEAD, SHORT, LONG)
-                        place = worker.since, worker.thread, current._lane, worker.waits > 0, short
-                        seen.append((*place, since, _is_left(worker), off, _call_of(current, calls)))
-                counts = self._counts(len(seen), queued)
-            finally:
-                let_collector(collects)
-        tasks = [Running(*each) for each in seen]
-        counts["oldest_wait"] = 0.0 if oldest is None else now - oldest[0]
-        left_at = [each.abandoned for each in tasks if each.abandoned > 0.0]
-        counts["abandoned"] = len(left_at)
-        # A loop may have given one up after `now`.
-        counts["longest_abandoned"] = max(0.0, now - min(left_at, default=now))
-        counts["longest_running"] = now - min([each.since for each in tasks], default=now)
-        return Survey(tasks, oldest, threads, counts)
-
-    def _counts(self, running: int, queued: int) -> dict[str, float]:
-        """Under the mutex: return the figures of `PoolStats` that are counted."""
-        staff, tally = self.staff, self.tally
-        # Not `headcount`, which counts reserved places too: the thread for one of them may fail to start.
-        workers = len(staff.workers)
-        return {
-            "workers": workers,
-            "idle": workers - running,
-            "running": running,
-            "blocked": staff.counts[BLOCKED],
-            "queued": queued,
-            "submitted": tally.taken + queued + tally.cancelled,
-            "completed": tally.taken - tally.failed - running,
-            "failed": tally.failed,
-            "cancelled": tally.cancelled,
-            "rejected": self.rejected,
-            "expired": tally.expired,
-            "went_first": self.backlog.went_first,
-            "started": staff.started,
-            "retired": staff.started - workers,
-        }
-
-    def counts(self) -> dict[str, float]:
-        """Return the figures of `PoolStats`."""
-        return self.survey().counts
-
     @cython.locals(task=Task, worker=Worker, line=Line, lane=LaneCore)
     def waiting(self, lane: LaneCore | None = None, in_hand: bool = False) -> list[Any]:
         """Return the pending futures, of one lane or of all, oldest first; those that workers have `in_hand` follow.
@@ -1284,20 +1133,6 @@ class Pool:
             if task._code <= last and (lane is None or task._lane is lane):
                 found.append(task)
         return found
-
-    @cython.locals(worker=Worker, lane=LaneCore)
-    def unclaimed(self, lane: LaneCore | None) -> int:
-        """Return how many tasks, of one lane or of the queue, wait, but for those that a worker is about to take."""
-        held = 0
-        with self.mutex:
-            queued = self.backlog.waiting()
-            if lane is not None:
-                held = lane.backlog.live()
-                queued = lane.admitted
-                for worker in self.staff.workers:
-                    if worker.current is not None and worker.current._lane is lane:
-                        queued -= 1
-            return held + max(0, queued - self._coming())
 
     @cython.locals(task=Task, found=Task, line=Line)
     def hand_back(self, lane: LaneCore | None) -> tuple[Any, Any, Any, Any] | None:

@@ -37,11 +37,10 @@ cdef extern from *:
 cdef class Pool
 cdef Pool _ORPHANS
 cdef double HORIZON, TICK, TRIAL
-cdef Py_ssize_t ROOM, SEARCHED
+cdef Py_ssize_t ROOM
 
-cdef tuple _call_of(Task task, bint known)
 @cython.locals(current=Task)
-cdef bint _is_left(Worker worker) except -1
+cdef bint is_left(Worker worker) except -1
 
 
 cdef class Wrapping:
@@ -128,7 +127,4 @@ cdef class Pool:
     cpdef bint excused(self) except -1
     cdef _tell_idlers(self)
     cpdef forbids(self)
-    cdef dict _counts(self, Py_ssize_t running, Py_ssize_t queued)
-    @cython.locals(held=Py_ssize_t, queued=Py_ssize_t)
-    cpdef Py_ssize_t unclaimed(self, LaneCore lane) except? -1
     cpdef hand_back(self, LaneCore lane)

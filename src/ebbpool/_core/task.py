@@ -113,15 +113,6 @@ class LaneCore:
         self.backlog = Line(False)
         self.admitted = 0
 
-    def close(self) -> None:
-        """Take no more tasks."""
-        self.pool.close_lane(self)
-
-    def counts(self) -> dict[str, float]:
-        """Return the figures of `LaneStats`."""
-        counts: dict[str, float] = self.pool.count_lane(self)
-        return counts
-
 
 class Task:
     """A call that waits or runs: the part of a future that the engine looks at. Times are in monotonic seconds."""

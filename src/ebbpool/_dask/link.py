@@ -20,6 +20,7 @@ from distributed import Client, KilledWorker
 
 from ebbpool._called import called_name
 from ebbpool._clock import monotonic
+from ebbpool._core.accel import survey
 from ebbpool._dask.packing import Packed, Parcel, out_of_context, packed_call
 from ebbpool._dask.remote import OK, ONCE, AtMostOnce, Lost, Outcome, error_of, loads, perform
 from ebbpool._interpreter import daemon_threads
@@ -73,7 +74,7 @@ class Link:
             # What could not be sent for want of a connection.
             self._send_all()
             if self._executor() is None or crew.pool.closed:
-                if crew.pool.staff.headcount == 0 and not crew.pool.counts()["queued"]:
+                if crew.pool.staff.headcount == 0 and not survey(crew.pool).counts["queued"]:
                     # Nobody can submit any more, and all that was accepted is done.
                     name = f"{crew.prefix}_parting"
                     threading.Thread(target=self.part, name=name, daemon=daemon_threads()).start()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from ebbpool._core.accel import Pool
+from ebbpool._core.accel import Pool, survey
 from ebbpool._metrics.table import GROWING, Amounts, add, amounts, label_of
 from ebbpool._pool import lifecycle
 from ebbpool.executor import AdaptiveExecutor
@@ -65,7 +65,7 @@ class _Seen:
     def read(self, owner: AdaptiveExecutor | None) -> Amounts:
         """Return the metrics; without the executor, what has been counted."""
         if owner is None:
-            return amounts(SimpleNamespace(**self.pool.counts()), [], counters_only=True)
+            return amounts(SimpleNamespace(**survey(self.pool).counts), [], counters_only=True)
         return amounts(owner.stats(), [(label_of(lane.name), lane.stats()) for lane in owner.lanes()])
 
 

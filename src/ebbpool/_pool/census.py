@@ -12,7 +12,7 @@ from enum import Enum
 from math import inf
 from typing import Final, NamedTuple
 
-from ebbpool._core.accel import Pool
+from ebbpool._core.accel import Pool, survey
 from ebbpool._pool.sizing import WINDOW, Asleep
 
 LEAST: Final = 0.002  # least seconds between two counts
@@ -78,7 +78,7 @@ class Census:
         self._sorted = now
         looked_up = running = longest = asleep = 0
         tasks = {}
-        for task in pool.survey().running:
+        for task in survey(pool).running:
             if task.blocked or task.written_off:
                 continue
             tid = task.thread.native_id or 0

@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ebbpool._clock import monotonic
-from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker, make_call, work
+from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker, make_call, survey, work
 from ebbpool._core.waits import here
 from ebbpool._interpreter import GIL_ENABLED, available_cpus
 from ebbpool._pool import lifecycle
@@ -226,7 +226,7 @@ class Crew:
         """Warn of the calls that nobody waits for, and return their threads; cancel tasks that have no others."""
         for future in self.pool.waiting():
             future.cancel()
-        behind = {task.thread for task in self.pool.survey().running if task.left}
+        behind = {task.thread for task in survey(self.pool).running if task.left}
         names = {thread.name for thread in behind}
         told = [described(task) for task in self.running(True) if task.abandoned and task.thread in names]
         if told:

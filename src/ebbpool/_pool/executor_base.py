@@ -11,7 +11,17 @@ from sys import maxsize
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ebbpool._checks import above_zero, seconds, whole
-from ebbpool._core.accel import ExecutorCore, LaneCore, LoopCall, Probe, orphans, perform
+from ebbpool._core.accel import (
+    ExecutorCore,
+    LaneCore,
+    LoopCall,
+    Probe,
+    orphans,
+    perform,
+    retry_after,
+    survey,
+    unclaimed,
+)
 from ebbpool._core.latch import allocate_lock
 from ebbpool._errors import QueueFull, QueueTimeout
 from ebbpool._pool import lifecycle, tracing
@@ -134,7 +144,7 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
                 raise TypeError(f"{cls.__name__} overrides {name}, which no {KIND} calls: {INSTEAD[name]}")
 
     def _qsize(self, lane: Any = None) -> int:
-        return int(self._pool.unclaimed(lane))
+        return int(unclaimed(self._pool, lane))
 
     def _hand_back(self, lane: Any = None) -> tracing.WorkItem:
         call = self._pool.hand_back(lane)
@@ -164,7 +174,7 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
                 self._pool.count_reject()
                 raise QueueFull(
                     f"max_queue={self._settings.max_queue} tasks are waiting and every worker is busy",
-                    self._pool.retry_after(),
+                    retry_after(self._pool),
                 )
             in_line = isinstance(future, LoopCall) and self._when_full == "block"
             if in_line or self._pool.forbids() is not None:
@@ -196,7 +206,7 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
 
     # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
     _max_workers: Any = property(lambda self: self._settings.max_workers, lambda self, n: self.resize(max_workers=n))
-    _threads: Any = _computed("_threads", lambda self: frozenset(self._pool.survey().threads))
+    _threads: Any = _computed("_threads", lambda self: frozenset(survey(self._pool).threads))
     _work_queue: Any = _computed("_work_queue", lambda self: QueueView(self._qsize, self._hand_back))
     _adjust_thread_count: Any = _computed("_adjust_thread_count", lambda self: lambda: None)
     _shutdown: Any = property(lambda self: bool(self._pool.closed))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ebbpool._called import called_name
 from ebbpool._clock import monotonic
-from ebbpool._core.accel import LAGS, SPELL, SPELLS, Mailbox
+from ebbpool._core.accel import LAGS, SPELL, SPELLS, Mailbox, survey
 from ebbpool._frames import stacks
 from ebbpool._pool.census import LITTLE, clocks_of
 from ebbpool._pool.lifecycle import tell
@@ -132,7 +132,7 @@ class SlowTasks(Alarm):
 
     def _look(self, crew: Any) -> float:
         now = monotonic()
-        seen = crew.pool.survey()
+        seen = survey(crew.pool)
         names = {(task.thread.ident, task.since): task.thread.name for task in seen.running}
         ages = {None: seen.counts["oldest_wait"]} | {task: now - task[1] for task in names}
         late = frozenset(each for each, age in ages.items() if age >= self.limit)
@@ -148,7 +148,7 @@ class SlowTasks(Alarm):
                 place = f"pool {crew.name!r}" + (f", lane {task.lane!r}," if task.lane is not None else "")
                 told = task.name, place, task.seconds, task.thread, task.stack
                 LOGGER.warning("%s in %s has been running for %.1f s on %s:\n%s", *told)
-        if crowded and (seen := crew.pool.survey(True)).oldest is not None:
+        if crowded and (seen := survey(crew.pool, True)).oldest is not None:
             since, call = seen.oldest
             LOGGER.warning(
                 "%d tasks are waiting in pool %r; the oldest, %s, has waited %.1f s; the pool %s%s",

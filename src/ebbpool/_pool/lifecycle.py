@@ -13,7 +13,7 @@ from itertools import chain, count
 from typing import Any, Final
 
 from ebbpool._clock import monotonic
-from ebbpool._core.accel import orphans
+from ebbpool._core.accel import orphans, survey
 from ebbpool._core.waits import here
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool.interval import interval
@@ -85,7 +85,7 @@ def in_view() -> list[tuple[Any, Any]]:
 
 def others() -> list[str]:
     """Return the names of the threads of this process that work for no pool, as far as `threading` knows them."""
-    workers = {thread for crew in live() for thread in crew.pool.survey().threads}
+    workers = {thread for crew in live() for thread in survey(crew.pool).threads}
     return sorted(thread.name for thread in threading.enumerate() if thread not in workers)
 
 

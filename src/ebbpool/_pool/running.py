@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ebbpool._called import called_name
 from ebbpool._clock import monotonic
-from ebbpool._core.accel import Pool
+from ebbpool._core.accel import Pool, survey
 from ebbpool._frames import stacks as stacks_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def running(pool: Pool, below: Container[CodeType], stacks: bool) -> list[Runnin
     """Return the running tasks of `pool`, the longest first."""
     from ebbpool._pool.reports import RunningTask
 
-    tasks = pool.survey(True).running
+    tasks = survey(pool, True).running
     texts = stacks_of([task.thread.ident for task in tasks], below) if stacks else [None] * len(tasks)
     now = monotonic()
     found = [

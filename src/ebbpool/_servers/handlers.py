@@ -10,6 +10,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from ebbpool._clock import monotonic
+from ebbpool._core.accel import retry_after
 from ebbpool._errors import QueueFull
 from ebbpool._frames import stacks
 from ebbpool._servers.door import Complaint
@@ -121,7 +122,7 @@ class Handlers:
         """Return after how many seconds a refused client may come again; 0 if the executor does not say."""
         if isinstance(self.executor, Lane):
             return self.executor.stats().oldest_wait
-        return self.executor._pool.retry_after() if isinstance(self.executor, AdaptiveExecutor) else 0.0
+        return retry_after(self.executor._pool) if isinstance(self.executor, AdaptiveExecutor) else 0.0
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until no handler is queued or runs, the caller excepted; None waits for ever."""
