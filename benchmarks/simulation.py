@@ -12,8 +12,9 @@ from typing import Any
 
 from benchmarks.engine.model import percentile
 from benchmarks.first import CHECK, CONNECTIONS, LOADS, LONGEST, PATIENCE, SECONDS, WORKERS, Outcome, requests
+from ebbpool._core.backlog import OVERTAKEN, SORTED
 from ebbpool._core.known import Functions, Known
-from ebbpool._core.pool import OVERTAKEN, SHORT_ROOM, SORTED
+from ebbpool._core.staff import SHORT_ROOM
 
 POLICIES = ("fifo", "continuations", "every second turn", "short")
 """In which order calls are taken.
