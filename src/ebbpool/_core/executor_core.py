@@ -328,7 +328,7 @@ class ExecutorCore:
         try:
             loop = _get_loop()
         except RuntimeError:
-            raise RuntimeError("no asyncio event loop runs in this thread; outside of one, use submit()") from None
+            raise RuntimeError("no running event loop; use submit() outside asyncio") from None
         return ExecutorCore.run_on(self, loop, None, copy_context(), fn, args, kwargs, lane, scope)
 
     def run_on(

@@ -31,7 +31,7 @@ STATES = ("PENDING", "RUNNING", "CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED
 DESCRIPTIONS = ("pending", "running", "cancelled", "cancelled", "finished")
 
 _NOBODY: list[Any] = []
-"""The audience of a `LoopCall`, and of a delayed call at first: not None, so that `_tell` is called; always empty."""
+"""Shared empty list: makes the worker take the path through `_tell`, for a `LoopCall` and at first a delayed call."""
 
 # Interpreted even where this file is compiled: a call of it passes the eval breaker.
 _interpreted: Callable[[], None] = eval("lambda: None")
@@ -62,8 +62,8 @@ class FutureCore(Task):
         self._cond: threading.Condition | None = None
         self._observers: Observers | None = None
         self._not_run: Callable[[Any], object] | None = None  # is called if the call is not made, or raises
-        # Of a delayed call, its executor, which it keeps alive until it is done, and then tells. So an executor's last
-        # reference is dropped in a worker, or by who cancels, and never in the timekeeper's thread.
+        # Delayed calls only: keeps the executor alive until done, and tells it then. So an executor's last reference is
+        # never dropped in the timekeeper's thread.
         self._executor: Any = None
 
     def cancel(self) -> bool:

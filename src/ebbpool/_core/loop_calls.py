@@ -50,8 +50,8 @@ BACKLOG = 2
 """Slices of results that may wait for a loop. The worker that brings more leaves the GIL to it, and so does the next
 for every `DELIVERED_AT_ONCE` more: those that wait for the GIL may all have their turn before the loop."""
 KEPT_WAITING = 1e-3
-"""A worker that brings a result to a loop that is so many seconds late leaves the GIL to it. The next worker does so
-when the loop is twice as late. Otherwise the loop waits a switch interval for the GIL, several times in one turn."""
+"""If the loop is later than this, the posting worker sleeps `NAP` so that the loop can take the GIL; the threshold
+doubles each time. Otherwise the loop waits a switch interval for the GIL, several times in one turn."""
 
 
 class LoopCall(FutureCore):

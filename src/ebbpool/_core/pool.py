@@ -156,14 +156,14 @@ class Pool:
         min_workers: int,
         max_workers: int,
         min_spare_workers: int,
-        patience: float,
+        keep_alive: float,
         max_queue: int,
         rejecting: bool,
         max_wait: float,
     ) -> None:
-        """Apply new settings; `patience` and `max_queue` below zero mean without limit, and `max_wait` of zero."""
+        """Apply new settings; `keep_alive` and `max_queue` below zero mean without limit, and `max_wait` of zero."""
         with self.mutex:
-            self.staff.configure(min_workers, max_workers, min_spare_workers, patience)
+            self.staff.configure(min_workers, max_workers, min_spare_workers, keep_alive)
             self.max_queue = max_queue
             self.rejecting = rejecting
             self.max_wait = max_wait
@@ -172,7 +172,7 @@ class Pool:
             self._special()
             self._write_off_abandoned()
             for worker in self.staff.parked:
-                # It applies the new `patience` and `min_workers`.
+                # It applies the new `keep_alive` and `min_workers`.
                 worker.ring()
             actions = self._balance(False)
         self._perform(actions, None)
@@ -311,9 +311,9 @@ class Pool:
                 self._let_in(task)
             else:
                 room.dead -= 1
-                self._bury(task)
+                self._keep_dead(task)
 
-    def _bury(self, task: Task) -> None:
+    def _keep_dead(self, task: Task) -> None:
         """Under the mutex, where it may not be dropped: keep a dead task in the queue until it is come across."""
         task._line = self.backlog.queue
         self.backlog.queue.append(task)
@@ -446,7 +446,7 @@ class Pool:
                 self.backlog.add(task, lane.first, self.clock)
             else:
                 backlog.dead -= 1
-                self._bury(task)
+                self._keep_dead(task)
         if lane.admitted == 0:
             self._tell_idlers()
 
@@ -507,7 +507,7 @@ class Pool:
                 self._settle()
         elif staff.min_spare_workers > 0 and staff.lacks_spare() and not self.closed:
             wanted = min(wanted, monotonic() + TICK)
-        if arrived and staff.headcount > staff.crowd and staff.engaged() > staff.crowd:
+        if arrived and staff.headcount > staff.many and staff.engaged() > staff.many:
             wanted = min(wanted, monotonic() + HORIZON)
         if self.idlers and (waiting == 0 or self.closed):
             self._tell_idlers()
@@ -802,7 +802,7 @@ class Pool:
     def _rest(self, worker: Worker) -> None:
         """Under the mutex: have a worker without a task park or leave."""
         staff = self.staff
-        expired = worker.expired or staff.patience == 0
+        expired = worker.expired or staff.keep_alive == 0
         worker.expired = False
         if (
             self.closed
@@ -812,7 +812,7 @@ class Pool:
             staff.leave(worker)
         else:
             # A worker that has waited and has to stay parks without a time limit, and does not wake for nothing.
-            worker.patience = -1.0 if expired else staff.patience
+            worker.keep_alive = -1.0 if expired else staff.keep_alive
             staff.move(worker, PARKED)
         if not self.backlog.queue.tasks:
             self.backlog.newest = False
@@ -945,8 +945,8 @@ class Pool:
                 most = self._most()
                 spare = staff.lacks_spare() and not self.closed
                 # A tuple until the mutex is free: a named one is made by interpreted code.
-                crowd = staff.headcount, staff.counts[STARTING], idle, staff.counts[BLOCKED], staff.off
-                seen = (staff.active() < most, queued, self.tally.taken, *crowd, most, spare)
+                workers = staff.headcount, staff.counts[STARTING], idle, staff.counts[BLOCKED], staff.off
+                seen = (staff.active() < most, queued, self.tally.taken, *workers, most, spare)
                 again = self.next_look
             finally:
                 let_collector(collects)
@@ -969,7 +969,7 @@ class Pool:
                 each.reject(scope.refusal(why))
 
     def leave_alone(self) -> float:
-        """Have the timekeeper look at a crowd no more until a worker is woken; return by when to look at the rest."""
+        """Have no look just because many workers run, until one is woken; return by when to look for other reasons."""
         with self.mutex:
             self.next_look = inf
             actions = self._balance(False)
@@ -1007,7 +1007,7 @@ class Pool:
     def forbids(self) -> str | None:
         """Return why the calling thread must not wait for this pool, or None."""
         if here.keeps_time:
-            return "this is the timekeeper's thread, and every pool relies on that"
+            return "ebbpool's timekeeper thread must not block"
         if not cython.compiled and self.mutex._is_owned():
             return "this signal handler or finaliser has interrupted the pool's own code, which waits for it"
         return None

@@ -75,7 +75,7 @@ cdef class Pool:
     cdef _wait_for_room(self, Task task, tuple waiter)
     @cython.locals(room=Line)
     cdef _settle(self)
-    cdef _bury(self, Task task)
+    cdef _keep_dead(self, Task task)
     @cython.locals(first=bint)
     cdef _let_in(self, Task task)
     cdef object _refusal(self, bint grows)

@@ -51,7 +51,7 @@ class Worker:
         self.since: float = 0.0  # when that was taken (monotonic seconds)
         self.known: Known | None = None  # what is known of what that calls, if it is measured
         self.begun: float = 0.0  # when that began, if it is measured (monotonic seconds)
-        self.patience: float = 0.0  # seconds to stay parked; below zero, for ever
+        self.keep_alive: float = 0.0  # seconds to stay parked; below zero, for ever
         self.expired: bool = False  # whether it has been parked for so long
         self.waits: int = 0  # waits for its own pool, one within the other
         self.actions: int = 0  # what its last visit to the mutex has left to be done; see `Pool._balance`
@@ -75,11 +75,11 @@ class Staff:
         self.min_workers: int = 0
         self.ceiling: int = 1  # the most workers that the settings allow
         self.min_spare_workers: int = 0
-        self.patience: float = 10.0
+        self.keep_alive: float = 10.0
         self.short_first: bool = True
         self.short_room: int = 0  # workers beyond the ceiling, for short calls
         self.started: int = 0
-        self.crowd: int = ALL  # if more workers run, the timekeeper looks although no task waits: they may all compute
+        self.many: int = ALL  # if more workers run, the timekeeper looks although no task waits: they may all compute
         self.begin([])
 
     def begin(self, workers: list[Worker]) -> None:
@@ -100,10 +100,10 @@ class Staff:
             self.off += worker.state >= LENT
         self.admit(ALL)
 
-    def configure(self, min_workers: int, ceiling: int, min_spare_workers: int, patience: float) -> None:
-        """Apply new settings; `patience` below zero means without limit."""
+    def configure(self, min_workers: int, ceiling: int, min_spare_workers: int, keep_alive: float) -> None:
+        """Apply new settings; `keep_alive` below zero means without limit."""
         self.min_workers, self.ceiling = min_workers, ceiling
-        self.min_spare_workers, self.patience = min_spare_workers, patience
+        self.min_spare_workers, self.keep_alive = min_spare_workers, keep_alive
         # In a pool of one all keep their order.
         self.short_room = max(1, ceiling // SHORT_ROOM) if self.short_first and ceiling > 1 else 0
         self.admit(self.allowed)

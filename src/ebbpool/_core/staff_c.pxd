@@ -13,7 +13,7 @@ cdef class Worker:
     cdef public object thread
     cdef Task current
     cdef Known known
-    cdef double since, patience, begun
+    cdef double since, keep_alive, begun
     cdef bint expired
     cdef int state, kind, actions
     cdef Py_ssize_t waits
@@ -25,14 +25,14 @@ cdef class Staff:
     cdef Py_ssize_t[11] counts
     cdef readonly Py_ssize_t min_workers, ceiling, min_spare_workers, short_room, started, headcount, off, written_off
     cdef readonly Py_ssize_t allowed, limit, unborn
-    cdef readonly double patience
+    cdef readonly double keep_alive
     cdef public bint short_first
-    cdef public Py_ssize_t crowd
+    cdef public Py_ssize_t many
     cdef list workers, parked
 
     @cython.locals(state=int, worker=Worker)
     cdef begin(self, list workers)
-    cdef configure(self, Py_ssize_t min_workers, Py_ssize_t ceiling, Py_ssize_t min_spare_workers, double patience)
+    cdef configure(self, Py_ssize_t min_workers, Py_ssize_t ceiling, Py_ssize_t min_spare_workers, double keep_alive)
     cdef admit(self, Py_ssize_t allowed)
     cdef move(self, Worker worker, int state)
     cdef become(self, Worker worker, int kind)

@@ -28,8 +28,8 @@ class Observers(list[Any]):
         self._pool = pool
 
     def append(self, waiter: Any) -> None:
-        minded = self._pool.runs_here() or self._pool.forbids() is not None
-        if minded and getattr(waiter.event, "pool", None) is not self._pool:
+        replaces = self._pool.runs_here() or self._pool.forbids() is not None
+        if replaces and getattr(waiter.event, "pool", None) is not self._pool:
             waiter.event = _PoolEvent(waiter.event, self._pool)
         super().append(waiter)
 

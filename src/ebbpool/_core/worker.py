@@ -57,7 +57,7 @@ def work(worker: Worker) -> None:
         finally:
             pool.mutex.release()
         if unfinished:
-            # Whoever is told may wait for this pool: the task stays in hand, and the next one is not taken yet.
+            # A callback may wait for this pool: the task stays in hand, and the next one is not taken yet.
             try:
                 done._conclude(RUNNING, RUNNING, FINISHED, value, error)
             except BaseException:
@@ -77,7 +77,7 @@ def work(worker: Worker) -> None:
         if future is None:
             if worker.state == GONE:
                 break
-            worker.expired = not worker.bell.acquire(True, worker.patience)
+            worker.expired = not worker.bell.acquire(True, worker.keep_alive)
         elif worker.current is None:
             # It was dead.
             future = None
@@ -122,8 +122,8 @@ def make_call(worker: Worker, future: Task) -> Any:
         if cython.compiled and context is not None:
             leave(context)
             context = None
-    # Dropped while the task still counts as running: a finaliser may run any code, which may wait for this pool. These
-    # keep it until the mutex, under which others read it, is free.
+    # Drop the callable while the task still counts as running: its finaliser may run any code, which may wait for this
+    # pool. These keep it until the mutex, under which others read it, is free.
     scope = future._scope
     if GIL_ENABLED:
         future._fn = future._args = future._kwargs = future._scope = None

@@ -12,8 +12,8 @@ from ebbpool._pool.sizing import CREW, STALL, STALL_PAUSE, WINDOW
 from ebbpool._pool.timekeeper import Tick
 
 QUEUE: Final = 0.0007  # looks that wait longer on average (seconds) show that threads queue for the GIL or processors
-ONE: Final = 0.96  # least processors in use where threads queue for the GIL
-MORE: Final = 1.25  # most processors in use there: with the GIL a process can use little more
+ONE: Final = 0.96  # threads are taken to queue for the GIL only between so many processors in use
+MORE: Final = 1.25  # and so many: with the GIL a process can use little more
 FULL: Final = 0.9  # share of all processors in use where threads queue for those
 TURN: Final = 0.005  # seconds that a turn of the GIL takes; looks that wait longer show a queue for it in any case
 OWN: Final = 0.35  # least processors in use there: otherwise nothing of this process is in the way

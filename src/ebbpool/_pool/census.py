@@ -20,7 +20,7 @@ COST: Final = 300e-6  # seconds between them for each thread that was looked up:
 CLOCK_COST: Final = 20e-6  # seconds between two comparisons for each thread: twenty times what reading its clock takes
 STILL: Final = 0.006  # a thread that has not run for so many seconds does not wait for the GIL, or it would have woken
 LITTLE: Final = 0.1  # threads that use less of one processor do not compute, unless all processors are in use
-OWN: Final = 0.25  # workers that use this share of the processor time may hold the locks that others wait for
+OWN: Final = 0.25  # if workers use more of the processor time, waits for locks do not count as blocked
 MOST: Final = 0.5  # the same for threads without Python (a library's own); Python threads that use it may hold the GIL
 LONG: Final = 0.05  # seconds of processor time after which a task no longer holds others up
 

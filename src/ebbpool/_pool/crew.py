@@ -81,7 +81,7 @@ class Crew:
     def forget(self) -> None:
         """Begin anew, as a new pool does, and one in a forked child."""
         # Perhaps in the thread of an event loop, where no file is to be read.
-        self.pool.staff.crowd = available_cpus(reads=False) + CREW
+        self.pool.staff.many = available_cpus(reads=False) + CREW
         self.decisions = Decisions()
         self._sizing = Sizing()
         self._admission = Admission(GIL_ENABLED)
@@ -299,7 +299,7 @@ class Crew:
         if seen.workers > seen.off or previous is None or seen.taken > previous[1]:
             self._stuck = inf
         cpus = available_cpus()
-        self.pool.staff.crowd = cpus + CREW
+        self.pool.staff.many = cpus + CREW
         allowed = self._admit(tick, seen, cpus)
         if seen.queued == 0 and not seen.spare:
             # Many run, or a task waits in its lane, and may not do so for ever.

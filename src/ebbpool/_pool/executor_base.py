@@ -119,16 +119,16 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
 
     def _apply(self, settings: Settings) -> None:
         self._settings = settings
-        patience = settings.keep_alive
-        if patience is None:
-            patience = inf if settings.max_workers == 1 else KEEP_ALIVE
+        keep_alive = settings.keep_alive
+        if keep_alive is None:
+            keep_alive = inf if settings.max_workers == 1 else KEEP_ALIVE
         self._pool.configure(
             settings.min_workers,
             # Compiled code adds to it, in a machine word.
             min(settings.max_workers, maxsize // 2),
             settings.min_spare_workers,
             # As a lock takes it: -1 for ever.
-            patience if patience <= threading.TIMEOUT_MAX else -1.0,
+            keep_alive if keep_alive <= threading.TIMEOUT_MAX else -1.0,
             -1 if settings.max_queue is None else settings.max_queue,
             self._when_full == "reject",
             0.0 if settings.max_wait in (None, inf) else settings.max_wait,
