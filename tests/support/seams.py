@@ -143,7 +143,8 @@ def check(pool: Any, visit: bool = True) -> None:
     assert set(pool.submitters) <= set(held)
     timed = [*pending, *held, *[task for lane in lanes for task in lane.backlog.tasks if task._code == engine.PENDING]]
     limited = {task for task in timed if task._latest and task not in pool.submitters}
-    sums("times", {entry[2] for entry in backlog.times} - {None}, limited)
+    entries = {entry[2] for entry in backlog.times} - {None}
+    assert entries <= limited and all(task._latest <= pool.clock for task in limited - entries), "a time is missing"
     sums("gone", backlog.gone, sum(entry[2] is None for entry in backlog.times))
     # Measured calls.
     sums("measured", backlog.measured, {task._known for task in measured})
@@ -179,6 +180,8 @@ def check_balance(pool: Any) -> None:
     assert not staff.parked or staff.active() <= pool._most() + staff.short_room, "some should leave"
     assert not (staff.parked and pool.closed and not waiting), "all should leave"
     if not staff.counts[engine.COMING]:
+        idle = not (waiting or pool.room.live()) or staff.unborn or staff.counts[engine.STARTING]
+        assert idle or staff.active() > 0 or pool.next_look <= pool.clock + engine.TICK, "nobody starts a worker"
         assert not (waiting and staff.parked and pool._has_room(1)), "a worker should be woken"
         assert not (waiting or pool.room.live()) or pool.next_look <= pool.clock + engine.HORIZON, "nobody looks"
     assert pool.next_look <= max(backlog.soonest(), pool.clock), "the timekeeper should look for late ones"

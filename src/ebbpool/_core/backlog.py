@@ -12,7 +12,6 @@ if not TYPE_CHECKING and cython.compiled:
     import cython
 if not cython.compiled:
     # For compiled code backlog_c.pxd declares these.
-    from ebbpool._clock import monotonic
     from ebbpool._core.known import Functions, Known
     from ebbpool._core.task import Line, Task
     from ebbpool._core.uncompiled import PENDING, hold_collector, let_collector
@@ -151,8 +150,10 @@ class Backlog:
     def late(self, now: float) -> list[Any]:
         """Return tasks that ought to have begun."""
         found: list[Any] = []
-        while len(found) < LATE and self.soonest() < now:
-            found.append(heappop(self.times)[2])
+        while len(found) < LATE and self.soonest() <= now:
+            entry: list[Any] = heappop(self.times)
+            found.append(entry[2])
+            entry[2] = None
         return found
 
     def choose_end(self, now: float, max_wait: float, taken: int) -> None:
@@ -183,8 +184,6 @@ class Backlog:
         Of a function of which nothing is known one call at a time is taken for short. No call goes ahead of one of the
         same asyncio task.
         """
-        # Where calls may change their places, it has to be known which is older.
-        call._queued_at = monotonic()
         call._short = self.goes_first(call, call._queued_at)
         if call._short:
             known: Any = call._known

@@ -1,6 +1,5 @@
 # C types for backlog.py, which Cython compiles as ebbpool._core.backlog_c.
 cimport cython
-from cpython.time cimport monotonic
 from ebbpool._core.known_c cimport Functions, Known
 from ebbpool._core.native_c cimport PENDING, hold_collector, let_collector
 from ebbpool._core.task_c cimport LaneCore, Line, Task

@@ -113,4 +113,3 @@ class Functions:
         """Under the pool's mutex: forget of a call that it had begun, for it is not made."""
         known.drop(began)
         self.all.drop(began)
-        known.tried = False

@@ -228,6 +228,9 @@ class Pool:
         with self.mutex:
             if task._code != PENDING:
                 return None
+            if task._known is not None:
+                # Where calls may change their places, it has to be known which is older.
+                self.clock = monotonic()
             enters = lane is None or (lane.admitted < lane.limit and not lane.closed)
             refusal = self._refusal(enters) if self.special else None
             if refusal in (None, "full") and task._known is not None and self.backlog.goes_first(task, self.clock):
@@ -252,7 +255,7 @@ class Pool:
             # Otherwise there is nothing to do: see `_balance`.
             staff = self.staff
             asks = staff.parked or self.next_look > self.clock + HORIZON or first or task._line is self.backlog.short
-            if refusal is not None or task._latest > 0.0 or (asks and staff.counts[COMING] == 0):
+            if refusal is not None or task._latest > 0.0 or staff.unborn > 0 or (asks and staff.counts[COMING] == 0):
                 try:
                     actions = self._balance(False)
                 except BaseException:
@@ -617,14 +620,18 @@ class Pool:
         Return whether `task` was withdrawn, because no worker is left or it has no place in the queue.
         """
         staff = self.staff
+        call = None if task is None else (task._fn, task._args, task._kwargs)
         with self.mutex:
             staff.unhire(1 + staff.unborn)
             staff.unborn = 0
             withdrawn = self._too_many(task)
             if withdrawn and task is not None:
                 self._withdraw(task)
+                # Whatever ends it now does not count.
+                task._fn = task._args = task._kwargs = None
             self._tell_idlers()
             actions = self._balance(False, True)
+        del call
         self._perform(actions, None)
         return withdrawn
 
@@ -763,7 +770,8 @@ class Pool:
         if staff.headcount > staff.limit:
             if backlog.waiting() > 0 and backlog.lent.live() == 0 and (self._surplus() > 0 or not self._has_room(0)):
                 return None
-            others = staff.has_place(0)
+            # Where only dead ones are left, any of them will do.
+            others = staff.has_place(0) or backlog.waiting() == 0
         if backlog.short.tasks and backlog.queue.tasks:
             shares = 2 * (staff.engaged() - staff.counts[AHEAD] - staff.counts[SHORT] - 1) < staff.limit
         task = backlog.next(self.clock, others, shares)
@@ -901,9 +909,11 @@ class Pool:
         """
         staff = self.staff
         for worker in staff.workers:
-            if worker.state == SHORT and now - worker.begun >= TRIAL and staff.counts[LONG] < staff.short_room:
-                known: Any = worker.known
-                if staff.may_write_off(worker) and not self.backlog.functions.is_short(known, now):
+            known: Any = worker.known
+            # One whose call was late has no such thing any more.
+            if worker.state == SHORT and known is not None and now - worker.begun >= TRIAL:
+                within = staff.counts[LONG] < staff.short_room and staff.may_write_off(worker)
+                if within and not self.backlog.functions.is_short(known, now):
                     staff.become(worker, LONG)
 
     def hung(self) -> str:
@@ -964,7 +974,8 @@ class Pool:
         for each in late:
             task = each
             with self.mutex:
-                scope = task._scope
+                # One that has been withdrawn has told its submitter so.
+                scope = None if task._line is None else task._scope
             if scope is not None:
                 each.reject(scope.refusal(why))
 
@@ -972,10 +983,9 @@ class Pool:
         """Have no look just because many workers run, until one is woken; return by when to look for other reasons."""
         with self.mutex:
             self.next_look = inf
-            actions = self._balance(False)
-            again = self.next_look
-        self._perform(actions & START, None)
-        return again
+            # The timekeeper starts what is missing as it looks.
+            self._balance(False, True)
+            return self.next_look
 
     # Ends.
 

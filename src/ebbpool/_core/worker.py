@@ -149,6 +149,9 @@ def refuse(worker: Worker, future: Task) -> BaseException:
             future._lane.tally.expired += 1
         if worker.known is not None:
             pool.backlog.functions.drop(worker.known, worker.begun)
+            if future._short:
+                # Another call may be taken for short in its place.
+                worker.known.tried = False
             worker.known = None
     error: BaseException = scope.refusal()
     return error

@@ -195,13 +195,14 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
             return refusal
         left = pool.wait_left(future)
         try:
-            if not told.acquire(True, min(left, threading.TIMEOUT_MAX)) and pool.leave_room(future):
-                pool.count_reject()
-                raise QueueTimeout(f"no room in the queue for {left:g} s{pool.hung()}", left)
+            late = not told.acquire(True, min(left, threading.TIMEOUT_MAX)) and pool.leave_room(future)
         except BaseException:
             if not pool.leave_room(future):
                 future.cancel()
             raise
+        if late:
+            pool.count_reject()
+            raise QueueTimeout(f"no room in the queue for {left:g} s{pool.hung()}", left)
         return ("broken" if pool.broken else "closed") if pool.was_refused(future) else None
 
     # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.
