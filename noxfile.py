@@ -202,6 +202,14 @@ def stress(session: nox.Session, core: str) -> None:
 
 
 @listed
+@on([PLAIN])
+def interleavings(session: nox.Session, core: str) -> None:
+    """Run small programs in every order of steps: 2 minutes; 10 if ``EBBPOOL_ORDERS_PAIRS=1`` asks for more orders."""
+    install(session, "test", core=core)
+    session.run("python", "-m", "pytest", *(session.posargs or ("-n", "2", "tests/interleavings")), env=CORES[core])
+
+
+@listed
 @on(EVERY)
 def conformance(session: nox.Session, core: str) -> None:
     """Run CPython's own tests of thread pools and futures on ebbpool: a minute a Python and core."""
