@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import faulthandler
 import functools
+import itertools
 import os
 import random
 import threading
@@ -49,7 +50,9 @@ SEED = int(os.environ.get("EBBPOOL_STRESS_SEED", random.SystemRandom().randrange
 
 GROWING = {"submitted", "completed", "failed", "cancelled", "rejected", "expired", "started", "retired"}
 TIMEKEEPER = "ebbpool-timekeeper"
+REFUSED = "can't start new thread"
 SHUT_DOWN = "cannot schedule new futures after shutdown"
+NUMBERS = itertools.count()
 stderr_fd = 2
 
 
@@ -140,12 +143,14 @@ class Ticket:
     Attributes:
         due: The time on the clock before which it must not run.
         loop: The event loop that has called it; None if it was submitted.
+        submitter: The thread that did so, and a number by which its tasks are in order.
     """
 
     def __init__(self, kind: str, due: float = 0.0, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.kind = kind
         self.due = due
         self.loop = loop
+        self.submitter = self.number = 0
         self.token = object()
         self.error = Boom() if kind == "boom" else None
         self.future: Any = None
@@ -186,6 +191,9 @@ class Ticket:
         if isinstance(error, QueueTimeout):
             assert not self.runs, "a task ran although it had waited for too long"
             return "expired"
+        if str(error) == REFUSED:
+            assert self.due and not self.runs, "a task ran, or was accepted, though the system had refused its thread"
+            return "refused"
         assert self.runs, f"a {self.kind} task has an outcome and did not run"
         assert self.heard or not self.loop, "an outcome came before what the call had put on the loop"
         if not (self.kind == "asks" and isinstance(error, (CancelledError, asyncio.CancelledError))):
@@ -219,7 +227,7 @@ class Ledger:
     """What a pool or a lane was asked to do: every ticket, by what became of its submission.
 
     Who is inside a lane is a list that is only appended to and popped from, which is atomic everywhere and orders
-    nothing else.
+    nothing else. A lane for one task at a time runs those of each thread in order.
     """
 
     def __init__(self, target: AdaptiveExecutor | Lane, blocked: Gauge) -> None:
@@ -232,13 +240,16 @@ class Ledger:
         self.refusals: set[str] = set()
         self.problems: list[str] = []
         self.inside: list[None] = []
+        self.in_turn: list[Ticket] = []
         self.last: dict[str, float] = {}
+        self.growing = GROWING
 
     def hand_in(self, ticket: Ticket, submit: Callable[..., Any], *args: Any) -> Ticket | None:
         """Do what `submit` does with a ticket; return None if the pool is full. Raises RuntimeError if it is shut down.
 
         `submit` is anything that takes a call and returns a future.
         """
+        ticket.submitter, ticket.number = threading.get_ident(), next(NUMBERS)
         try:
             # Each kind is a function of its own, which is short or long, and now and then one is not known.
             work = _work_of.__wrapped__ if len(self.accepted) % 20 == 0 else _work_of
@@ -277,6 +288,8 @@ class Ledger:
             with contextlib.suppress(RuntimeError):
                 ticket.loop.call_soon_threadsafe(ticket.heard.append, True)
         self.inside.append(None)
+        if self.limit == 1 and ticket.loop is None:
+            self.in_turn.append(ticket)
         if self.limit is not None and (entered := len(self.inside)) > self.limit:
             self.problems.append(f"{entered} tasks at once in a lane for {self.limit}")
         try:
@@ -315,7 +328,7 @@ class Ledger:
         before, self.last = self.last or told, told
         assert isinstance(stats, PoolStats) or stats.running <= stats.limit, stats
         assert min(told.values()) >= 0, stats
-        shrunk = {name: (before[name], told[name]) for name in GROWING & told.keys() if told[name] < before[name]}
+        shrunk = {name: (before[name], told[name]) for name in self.growing & told.keys() if told[name] < before[name]}
         assert not shrunk, f"a count went down: {shrunk} in {stats}"
         return stats
 
@@ -353,7 +366,7 @@ class Ledger:
         assert not self.problems, self.problems[0]
         counted = Counter(submitted=len(self.accepted), rejected=len(self.full))
         for ticket in self.accepted:
-            counted["expired"] += ticket.look() == "expired"
+            counted[ticket.look()] += 1
             fate = "not run" if not ticket.runs else "completed" if ticket.returned else "failed"
             counted[fate] += 1
             assert len(ticket.notices) == len(ticket.asked), (
@@ -362,7 +375,11 @@ class Ledger:
             assert set(ticket.notices) == set(ticket.asked)
         for ticket in (*self.full, *self.late):
             assert not ticket.runs, "a task ran although submit() raised"
-        assert self.refusals <= {SHUT_DOWN}
+        assert self.refusals <= {SHUT_DOWN, REFUSED}
+        last: dict[int, int] = {}
+        for ticket in self.in_turn:
+            assert last.get(ticket.submitter, -1) < ticket.number, "a task has overtaken one of its own thread"
+            last[ticket.submitter] = ticket.number
         return counted
 
 
@@ -395,10 +412,9 @@ def add_up(stats: PoolStats | LaneStats, *tallies: Counter[str]) -> None:
 
 
 def check_closed(pool: AdaptiveExecutor, prefix: str, *ledgers: Ledger) -> None:
-    """After a shutdown: everything is done, it all adds up, and the workers are gone."""
+    """After a shutdown: everything is done, and the workers are gone."""
     for each in ledgers:
         each.settle()
-    add_up(pool.stats(), *(each.tally() for each in ledgers))
     assert pool.stats().workers == 0, pool.stats()
     assert not pool._threads
     assert pool._work_queue.qsize() == 0

@@ -7,7 +7,9 @@ import concurrent.futures
 import contextlib
 import itertools
 import random
+import threading
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -28,12 +30,12 @@ from stress_harness import (
     stuck,
 )
 from support import seams
-from support.common import Boom
+from support.common import Boom, no_thread, starting
 from support.loops import FACTORIES, Report, why_lacking
 from support.model import ExecutorModel, profile
 from support.turns import TurnsModel
 
-from ebbpool import AdaptiveExecutor
+from ebbpool import AdaptiveExecutor, QueueFull, QueueTimeout
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "wide": {"max_workers": 8},
@@ -189,15 +191,21 @@ class Storm:
             self.pool.resize(max_wait=rng.choice((0.0005, 0.01, 1.0)))
         time.sleep(rng.random() * 0.002)
 
+    def most(self) -> int:
+        """Return how many threads there may have been at a time."""
+        # Short calls of loops have some of their own, and as many as the ceiling may be given up there.
+        more = self.highest_ceiling + max(1, self.highest_ceiling // 16) if "loops" in self.kind or self.limited else 0
+        return self.highest_ceiling + self.blocked.peak + more
+
+    def add_up(self) -> None:
+        add_up(self.pool.stats(), *(ledger.tally() for ledger in self.ledgers))
+
     def reader(self, rng: random.Random) -> None:
         stats = self.plain.look()
         threads = len(self.pool._threads)
-        # Short calls of loops have some of their own, and as many as the ceiling may be given up there.
-        most = self.highest_ceiling + self.blocked.peak
-        if self.kind == "loops" or self.limited:
-            most += self.highest_ceiling + max(1, self.highest_ceiling // 16)
+        most = self.most()
         seams.add_up(self.pool)
-        assert stats.went_first <= (stats.submitted if self.kind == "loops" and self.short_first else 0), stats
+        assert stats.went_first <= (stats.submitted if "loops" in self.kind and self.short_first else 0), stats
         assert 0 <= stats.workers <= most and threads <= most, (stats, threads, most)
         assert stats.workers == stats.idle + stats.running, stats
         if self.kind == "threads":
@@ -276,10 +284,10 @@ class Storm:
         crew.repeat("waiter", self.waiter, copies=2)
         crew.repeat("resizer", self.resizer)
         crew.repeat("reader", self.reader)
-        if self.kind == "lanes":
+        if "lanes" in self.kind:
             crew.repeat("later", self.later, copies=2)
             crew.repeat("closer", self.closer)
-        elif self.kind == "loops":
+        if "loops" in self.kind:
             for kind in LOOPS:
                 crew.repeat(kind, lambda rng, kind=kind: self.loop(kind, rng))
         crew.stop.wait(0.02 + rng.random() * 0.3)
@@ -292,7 +300,7 @@ class Storm:
                 ledger.settle()
             assert self.pool.wait_idle(PATIENCE), self.pool.stats()
             seams.add_up(self.pool)
-            add_up(self.pool.stats(), *(ledger.tally() for ledger in self.ledgers))
+            self.add_up()
         if ending == "lanes first":
             for ledger in list(self.lanes):
                 ledger.close(rng)
@@ -303,7 +311,113 @@ class Storm:
         for ledger in (*self.lanes, *self.past):
             ledger.check()
         check_closed(self.pool, self.prefix, *self.ledgers)
+        self.add_up()
         seams.add_up(self.pool)
+
+
+class Crossing(Storm):
+    """A storm in which everything takes part, in a pool of any settings, whose threads the system refuses at times."""
+
+    def __init__(self, rng: random.Random) -> None:
+        most = rng.choice((1, 2, 3, 5, 33))
+        limits: dict[str, Any] = {"max_queue": rng.choice((0, 1, 6)), "max_wait": rng.choice((0.002, 0.02))}
+        super().__init__(
+            {
+                "max_workers": most,
+                "min_workers": rng.randint(0, 1),
+                "min_spare_workers": rng.randint(0, 1),
+                "keep_alive": rng.choice((0.0, 0.0005, 0.01, 10.0)),
+                "when_full": rng.choice(("block", "reject", "caller_runs")),
+                "short_first": rng.random() < 0.8,
+                **{name: value for name, value in limits.items() if rng.random() < 0.4},
+            },
+            "lanes and loops",
+        )
+        # A thread that the system refuses was counted for a moment.
+        self.plain.growing = self.plain.growing - {"started", "retired"}
+        self.sessions = Gauge()
+        self.chance = random.Random(rng.random())
+
+    def refuse(self) -> None:
+        if self.chance.random() < 0.05:
+            no_thread()
+
+    def most(self) -> int:
+        return super().most() + self.sessions.peak
+
+    def add_up(self) -> None:
+        """Maps and sessions have tasks of their own, of which there are no tickets."""
+        tallies = sum((ledger.tally() for ledger in self.ledgers), Counter[str]())
+        stats = self.pool.stats()
+        assert stats.submitted == stats.completed + stats.failed + stats.cancelled >= tallies["submitted"], stats
+        assert stats.completed >= tallies["completed"], (stats, tallies)
+        assert stats.failed - stats.expired == tallies["failed"] + tallies["refused"], (stats, tallies)
+        assert stats.started - stats.retired == stats.workers, stats
+
+    def mapper(self, rng: random.Random) -> bool:
+        count = rng.choice((1, 7, 100))
+        runs: list[list[None]] = [[] for _ in range(count)]
+        got: list[int] = []
+
+        def item(number: int) -> int:
+            runs[number].append(None)
+            if number % 10 == 9:
+                time.sleep(0.0003)
+            return number
+
+        with contextlib.suppress(RuntimeError, QueueFull, QueueTimeout, concurrent.futures.CancelledError):
+            results = self.pool.map(item, range(count), buffersize=rng.choice((None, 3)))
+            for value in results:
+                got.append(value)
+                if rng.random() < 0.01:
+                    results.close()
+                    raise RuntimeError("no more are wanted")
+            assert len(got) == count
+        assert got == [*range(len(got))], got
+        assert all(len(each) <= 1 for each in runs), runs
+        return not self.pool._shutdown
+
+    def session(self, rng: random.Random) -> bool:
+        ran: list[tuple[int, int]] = []
+
+        def call(number: int) -> None:
+            ran.append((number, threading.get_ident()))
+            time.sleep(rng.choice((0.0, 0.0002)))
+
+        futures: list[Any] = []
+        with self.sessions, contextlib.suppress(RuntimeError), self.pool.session() as session:
+            for number in range(rng.randint(1, 5)):
+                futures.append(session.submit(call, number))
+            futures[rng.randrange(len(futures))].cancel()
+        numbers = [number for number, _ in ran]
+        assert numbers == sorted(set(numbers)), ran
+        assert len({thread for _, thread in ran}) <= 1, ran
+        for number, future in enumerate(futures):
+            if not concurrent.futures.wait([future], PATIENCE).done:
+                stuck(f"a session's call: {future!r}; {self.pool.stats()}")
+            failed = future.cancelled() or future.exception() is not None
+            assert failed != (number in numbers), (future, ran)
+        return not self.pool._shutdown
+
+    def rage(self, ending: str, rng: random.Random) -> None:
+        self.crew.repeat("mapper", self.mapper)
+        self.crew.repeat("session", self.session)
+        with starting(rf"{self.prefix}_\d+", self.refuse):
+            super().rage(ending, rng)
+
+
+def test_where_features_cross_every_task_has_one_fate() -> None:
+    """The same in pools of random settings, with maps and sessions, and threads that the system refuses."""
+    for number in rounds(4 * SECONDS):
+        rng = random.Random(f"{SEED} {number}")
+        storm = Crossing(rng)
+        try:
+            storm.rage([*ENDINGS][number % len(ENDINGS)], rng)
+        except BaseException:
+            print(f"round {number}: {storm.settings}")
+            raise
+        finally:
+            storm.pool.shutdown(wait=False, cancel_futures=True)
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
