@@ -15,28 +15,23 @@ from support.interleaved import Model, Strand, never, run_now
 MODELS: dict[str, Model] = {}
 
 
-def model(jumps: int = 0) -> Callable[[Model], Model]:
-    """Register a program, in which nobody goes on only because time has passed, but so often."""
-
-    def register(call: Model) -> Model:
-        call.jumps = jumps
-        MODELS[call.__name__] = call
-        return call
-
-    return register
-
-
 class Calls:
-    """The calls of one run, and what became of each: it runs once, or its future says why not."""
+    """A pool, what is done with it in one run, and what became of each call: it runs once, or its future says why not.
+
+    Attributes:
+        strands: The threads of the model's own.
+    """
 
     def __init__(self, ebbpool: Any, **settings: Any) -> None:
         self.ebbpool = ebbpool
         self.pool = ebbpool.AdaptiveExecutor(**{"max_workers": 1, "keep_alive": inf} | settings)
+        self.submit = self.pool.submit
         self.mutex = self.pool._pool.mutex = seams.CheckedMutex(self.pool._pool)
         self.numbers = count()
         self.futures: dict[int, Any] = {}
         self.ran: Counter[int] = Counter()
         self.taken_back: set[Any] = set()
+        self.strands: list[Strand] = []
 
     def make(self, take: Any = None, fn: Callable[[], object] = int) -> Any:
         """Hand a call in; return its future, or None if it is refused."""
@@ -48,7 +43,7 @@ class Calls:
             return fn()
 
         try:
-            future = self.futures[number] = (take or self.pool.submit)(call)
+            future = self.futures[number] = (take or self.submit)(call)
         except (RuntimeError, self.ebbpool.QueueTimeout):
             return None
         return future
@@ -57,10 +52,17 @@ class Calls:
         if future.cancel():
             self.taken_back.add(future)
 
-    def end(self, **how: Any) -> None:
-        """Shut the pool down, and see what became of all."""
-        self.pool.shutdown(**how)
-        self.check()
+    def spawn(self, call: Callable[[], object]) -> None:
+        """Start a thread, which begins once another one waits, or is held."""
+        self.strands.append(run_now().begin("the model's", call))
+
+    def settle(self) -> None:
+        """Wait for the threads and the calls; those of a loop are its own affair."""
+        for strand in self.strands:
+            strand.join()
+        for future in list(self.futures.values()):
+            if future is not None and not hasattr(future, "deliver"):
+                outcome(future)
 
     def check(self) -> None:
         for number, future in self.futures.items():
@@ -77,6 +79,36 @@ class Calls:
         assert stats.workers == stats.queued == stats.blocked == 0, stats
         seams.check(self.pool._pool)
         assert not self.mutex.wrong, self.mutex.wrong[0]
+
+
+def model(jumps: int = 0, **settings: Any) -> Callable[[Callable[[Calls], object]], Model]:
+    """Register what is done with a pool that has a worker, in which nobody may go on by time alone but so often."""
+
+    def register(steps: Callable[[Calls], object]) -> Model:
+        def play(ebbpool: Any) -> None:
+            calls = Calls(ebbpool, **settings)
+            calls.make().result()
+            run_now().open = True
+            steps(calls)
+            if "pool" in vars(calls):
+                calls.settle()
+                run_now().open = False
+                calls.pool.shutdown()
+                calls.check()
+
+        play.jumps = jumps
+        MODELS[steps.__name__] = play
+        return play
+
+    return register
+
+
+@contextmanager
+def as_they_come() -> Iterator[None]:
+    """Have each thread go on for as long as it can, in the part of a model that makes ready."""
+    run_now().open = False
+    yield
+    run_now().open = True
 
 
 def closed() -> Any:
@@ -98,116 +130,94 @@ def outcome(future: Any, timeout: float | None = None) -> BaseException | None:
         return error
 
 
-def spawn(call: Callable[[], object]) -> Strand:
-    """Start a thread of the model's own, which begins once another thread waits."""
-    return run_now().begin(f"the model's {getattr(call, '__name__', 'own')}", call)
-
-
 def sleep(seconds: float) -> None:
     run_now().wait(never, seconds)
 
 
-def let_others() -> None:
-    """Let all others go on until each of them waits."""
-    sleep(1e-6)
-
-
-@contextmanager
-def any_order() -> Iterator[None]:
-    """Have threads take turns in any order in this block; outside of it they go on for as long as they can."""
-    run_now().open = True
-    yield
-    run_now().open = False
-
-
 @model()
-def submit_against_park(ebbpool: Any) -> None:
-    calls = Calls(ebbpool)
+def submit_against_park(calls: Calls) -> None:
+    calls.spawn(calls.make)
+    calls.make()
+
+
+@model(max_workers=2, keep_alive=0.01)
+def wake_against_keep_alive(calls: Calls) -> None:
+    calls.spawn(calls.make)
     calls.make().result()
-    with any_order():
-        other = spawn(calls.make)
-        calls.make()
-        other.join()
-        for future in calls.futures.values():
-            assert future.result() == 0
-    calls.end()
 
 
-@model()
-def wake_against_keep_alive(ebbpool: Any) -> None:
-    calls = Calls(ebbpool, max_workers=2, keep_alive=0.01)
+@model(keep_alive=0)
+def leave_against_submit(calls: Calls) -> None:
     calls.make().result()
-    with any_order():
-        other = spawn(calls.make)
-        assert calls.make().result() == 0
-        other.join()
-        assert calls.futures[1].result() == calls.futures[2].result() == 0
-    calls.end()
 
 
-@model()
-def leave_against_submit(ebbpool: Any) -> None:
-    """A worker leaves at once where nothing waits."""
-    calls = Calls(ebbpool, keep_alive=0)
-    calls.make().result()
-    with any_order():
-        assert calls.make().result() == 0
-    calls.end()
-
-
-@model(jumps=9)
-def timekeepers_end_against_watch(ebbpool: Any) -> None:
-    """The second task is what the first one waits for: the timekeeper has to start a worker for it."""
-    old, new = Calls(ebbpool, keep_alive=0), Calls(ebbpool, max_workers=2)
-    old.make().result()
-    gate = closed()
-    with any_order():
-        other = spawn(old.pool.shutdown)
-        first = new.make(fn=gate.acquire)
-        new.make(fn=gate.release)
-        assert first.result()
-        other.join()
-    new.end()
-    old.check()
-
-
-@model(jumps=3)
-def timekeepers_end_against_delay(ebbpool: Any) -> None:
-    old, new = Calls(ebbpool, keep_alive=0), Calls(ebbpool)
-    old.make().result()
-    with any_order():
-        other = spawn(lambda: new.make(lambda call: new.pool.submit_later(0.01, call)).result())
-        old.pool.shutdown()
-        other.join()
-    new.end()
-    old.check()
-
-
-@model()
-def wake_in_turn(ebbpool: Any) -> None:
+@model(max_workers=2)
+def wake_in_turn(calls: Calls) -> None:
     """The first task waits for the second: whoever is woken for one of them has another woken for the other."""
-    calls, gates = Calls(ebbpool, max_workers=2), [closed(), closed()]
-    first = calls.make(fn=gates[0].acquire)
-    calls.make(fn=gates[0].release)
-    first.result()
-    with any_order():
-        first = calls.make(fn=gates[1].acquire)
-        calls.make(fn=gates[1].release)
-        assert first.result()
-    calls.end()
+    with as_they_come():
+        gate = closed()
+        calls.make(fn=gate.acquire)
+        calls.make(fn=gate.release).result()
+        calls.settle()
+    calls.make(fn=gate.acquire)
+    calls.make(fn=gate.release)
+
+
+@model(jumps=9, keep_alive=0)
+def timekeepers_end_against_watch(calls: Calls) -> None:
+    """The second task is what the first one waits for: the timekeeper has to start a worker for it."""
+    new, gate = Calls(calls.ebbpool, max_workers=2), closed()
+    calls.spawn(calls.pool.shutdown)
+    new.make(fn=gate.acquire)
+    new.make(fn=gate.release)
+    new.settle()
+    new.pool.shutdown()
+    new.check()
+
+
+@model(jumps=3, keep_alive=0)
+def timekeepers_end_against_delay(calls: Calls) -> None:
+    new = Calls(calls.ebbpool)
+    new.spawn(lambda: new.make(lambda call: new.pool.submit_later(0.01, call)))
+    calls.pool.shutdown()
+    new.settle()
+    new.pool.shutdown()
+    new.check()
 
 
 @model()
-def cancel_against_take(ebbpool: Any) -> None:
-    calls = Calls(ebbpool)
-    calls.make().result()
-    with any_order():
-        futures = [calls.make(), calls.make(calls.pool.submit_first)]
-        other = spawn(lambda: calls.cancel(futures[0]))
-        calls.cancel(futures[1])
-        other.join()
-        calls.pool.wait_idle()
-    calls.end()
+def cancel_against_take(calls: Calls) -> None:
+    futures = [calls.make(), calls.make(calls.pool.submit_first)]
+    calls.spawn(lambda: calls.cancel(futures[0]))
+    calls.cancel(futures[1])
+    calls.pool.wait_idle()
+
+
+class Loop:
+    """An event loop, of which there is nothing but what a mailbox asks for; its thread is the one that turns it."""
+
+    def __init__(self, pool: Any) -> None:
+        from threading import Semaphore
+
+        from ebbpool._core.loop_calls import Mailbox
+
+        self.pool = pool
+        self.due: list[Callable[[], object]] = []
+        self.told: list[object] = []
+        self.bell = Semaphore(0)
+        self.mailbox = Mailbox(self.wake, self.wake, lambda: None)
+
+    def wake(self, call: Callable[..., object], *args: object) -> None:
+        self.due.append(lambda: call(*args))
+        self.bell.release()
+
+    def take(self, call: Callable[[], object]) -> Any:
+        return self.pool.offload(self.mailbox, Ticket(self.told), None, call, (), None)
+
+    def turn_until(self, results: int) -> None:
+        while len(self.told) < results:
+            self.bell.acquire()
+            self.due.pop(0)()
 
 
 class Ticket:
@@ -225,67 +235,30 @@ class Ticket:
         self.over = True
         self.told.append(value)
 
-    def abandoned(self, error: BaseException) -> None: ...
+
+@model(max_workers=2)
+def post_against_open(calls: Calls) -> None:
+    loop = Loop(calls.pool)
+    with as_they_come():
+        calls.make(loop.take)
+        loop.turn_until(1)
+    for _ in range(3):
+        calls.make(loop.take)
+    loop.turn_until(4)
 
 
-class Loop:
-    """The thread that makes this is an event loop's, of which there is nothing but what a mailbox asks for."""
-
-    def __init__(self) -> None:
-        from threading import Semaphore
-
-        from ebbpool._core.loop_calls import Mailbox
-
-        self.due: list[Callable[[], object]] = []
-        self.told: list[object] = []
-        self.bell = Semaphore(0)
-        self.mailbox = Mailbox(self.wake, self.wake, lambda: None)
-
-    def wake(self, call: Callable[..., object], *args: object) -> None:
-        self.due.append(lambda: call(*args))
-        self.bell.release()
-
-    def taken_by(self, pool: Any) -> Callable[[Callable[[], object]], Any]:
-        return lambda call: pool.offload(self.mailbox, Ticket(self.told), None, call, (), None)
-
-    def turn_until(self, results: int) -> None:
-        while len(self.told) < results:
-            self.bell.acquire()
-            self.due.pop(0)()
-
-
-@model()
-def post_against_open(ebbpool: Any) -> None:
-    calls, loop = Calls(ebbpool, max_workers=2), Loop()
-    calls.make(loop.taken_by(calls.pool))
-    loop.turn_until(1)
-    with any_order():
-        for _ in range(3):
-            calls.make(loop.taken_by(calls.pool))
-        loop.turn_until(4)
-    calls.pool.shutdown()
-    while loop.due:
-        loop.due.pop(0)()
-    assert loop.told == [0] * 4
-
-
-@model()
-def shutdown_against_lane(ebbpool: Any) -> None:
-    calls = Calls(ebbpool, max_workers=2)
+@model(max_workers=2)
+def shutdown_against_lane(calls: Calls) -> None:
     lane = calls.pool.lane("narrow", limit=1)
-    calls.make().result()
-    with any_order():
-        futures = [calls.make(lane.submit) for _ in range(3)]
-        other = spawn(lambda: calls.pool.shutdown(cancel_futures=True))
-        calls.cancel(futures[1])
-        other.join()
+    futures = [calls.make(lane.submit) for _ in range(3)]
+    calls.spawn(lambda: calls.pool.shutdown(cancel_futures=True))
+    calls.cancel(futures[1])
+    calls.settle()
     assert lane.stats().queued == lane.stats().running == 0, lane.stats()
-    calls.check()
 
 
-@model()
-def lane_against_its_close(ebbpool: Any) -> None:
-    calls = Calls(ebbpool, max_workers=2)
+@model(max_workers=2)
+def lane_against_its_close(calls: Calls) -> None:
     lane = calls.pool.lane("narrow", limit=1)
     inside: list[int] = []
 
@@ -294,262 +267,185 @@ def lane_against_its_close(ebbpool: Any) -> None:
         assert len(inside) == 1, "two tasks at once in a lane for one"
         inside.pop()
 
-    calls.make().result()
-    with any_order():
-        calls.make(lane.submit, alone)
-        other = spawn(lambda: calls.make(lane.submit, alone))
-        lane.shutdown()
-        assert calls.futures[1].done()
-        other.join()
-    calls.end()
+    calls.make(lane.submit, alone)
+    calls.spawn(lambda: calls.make(lane.submit, alone))
+    lane.shutdown()
+    assert calls.futures[1].done()
 
 
 @model()
-def lane_against_cancel(ebbpool: Any) -> None:
+def lane_against_cancel(calls: Calls) -> None:
     """One that the lane has let into the queue is cancelled: the next one is let in."""
-    calls, gate = Calls(ebbpool), closed()
-    lane = calls.pool.lane("narrow", limit=1)
+    lane, gate = calls.pool.lane("narrow", limit=1), closed()
     calls.make(fn=gate.acquire)
-    with any_order():
-        first = calls.make(lane.submit)
-        other = spawn(lambda: calls.cancel(first))
-        second = calls.make(lane.submit)
-        gate.release()
-        assert second.result() == 0
-        other.join()
-    calls.end()
+    first = calls.make(lane.submit)
+    calls.spawn(lambda: calls.cancel(first))
+    calls.make(lane.submit)
+    gate.release()
 
 
 @model()
-def lease_against_release(ebbpool: Any) -> None:
-    calls = Calls(ebbpool)
-    calls.make().result()
+def lease_against_release(calls: Calls) -> None:
     session = calls.pool.session()
-    ran: list[int] = []
-    with any_order():
-        first = session.submit(ran.append, 0)
-        other = spawn(lambda: session.shutdown(wait=False))
-        try:
-            session.submit(ran.append, 1).result()
-        except RuntimeError:
-            ran.append(1)
-        assert first.result() is None
-        assert calls.make().result() == 0
-        other.join()
-    calls.pool.shutdown()
-    assert ran == [0, 1] or ran == [1, 0], ran
+    calls.make(session.submit)
+    calls.spawn(lambda: session.shutdown(wait=False))
+    calls.make(session.submit)
+    calls.make()
+    # The lease is a task, too.
+    calls.settle()
+
+
+def both_kept(calls: Calls) -> tuple[Any, Any, Any]:
+    """Keep two workers; return the call of one, which a loop has made, and the gates of that and of the other."""
+    gates, begun = (closed(), closed()), closed()
+    with as_they_come():
+        call = calls.make(Loop(calls.pool).take, lambda: begun.release() or gates[0].acquire())
+        begun.acquire()
+        calls.make(fn=lambda: begun.release() or gates[1].acquire())
+        begun.acquire()
+    return call, *gates
+
+
+@model(max_workers=2)
+def abandon_against_end(calls: Calls) -> None:
+    """One of two workers is given up as its call ends; the third task needs a worker."""
+    given_up, gate, kept = both_kept(calls)
+    calls.spawn(gate.release)
+    third = calls.make()
+    given_up.abandon()
+    third.result()
+    kept.release()
+
+
+@model(jumps=3, max_workers=2)
+def abandon_against_submit(calls: Calls) -> None:
+    """What comes as one of two workers is given up has to run: it ends the call of that."""
+    given_up, gate, kept = both_kept(calls)
+    calls.spawn(given_up.abandon)
+    calls.make(fn=gate.release).result()
+    kept.release()
+
+
+@model(jumps=9, max_workers=2)
+def resize_against_nested(calls: Calls) -> None:
+    parent = calls.make(fn=lambda: calls.make().result())
+    calls.spawn(lambda: calls.pool.resize(max_workers=1))
+    calls.make(calls.pool.submit_first).result()
+    parent.result()
+    calls.pool.resize(max_workers=2)
 
 
 @model()
-def abandon_against_end(ebbpool: Any) -> None:
-    """One of two workers is given up as its call ends; the other one is kept. The third task needs a worker."""
-    calls, loop, begun, gate, kept = Calls(ebbpool, max_workers=2), Loop(), closed(), closed(), closed()
-    given_up = calls.make(loop.taken_by(calls.pool), lambda: begun.release() or gate.acquire())
-    begun.acquire()
-    calls.make(fn=lambda: begun.release() or kept.acquire())
-    begun.acquire()
-    with any_order():
-        other = spawn(gate.release)
-        third = calls.make()
-        given_up.abandon()
-        assert third.result() == 0
-        kept.release()
-        other.join()
-    calls.end()
+def nested_against_submit(calls: Calls) -> None:
+    calls.make(fn=lambda: calls.make().result())
+    calls.make()
 
 
-@model(jumps=3)
-def abandon_against_submit(ebbpool: Any) -> None:
-    """Both workers are kept, one by a call that is given up; what comes then ends that."""
-    calls, loop, begun, gate, kept = Calls(ebbpool, max_workers=2), Loop(), closed(), closed(), closed()
-    given_up = calls.make(loop.taken_by(calls.pool), lambda: begun.release() or gate.acquire())
-    begun.acquire()
-    calls.make(fn=lambda: begun.release() or kept.acquire())
-    begun.acquire()
-    with any_order():
-        other = spawn(given_up.abandon)
-        assert calls.make(fn=gate.release).exception() is None
-        kept.release()
-        other.join()
-    calls.end()
-
-
-@model(jumps=9)
-def resize_against_nested(ebbpool: Any) -> None:
-    calls = Calls(ebbpool, max_workers=2)
-    calls.make().result()
-    with any_order():
-        parent = calls.make(fn=lambda: calls.make().result())
-        other = spawn(lambda: calls.pool.resize(max_workers=1))
-        assert calls.make(calls.pool.submit_first).result() == parent.result() == 0
-        other.join()
-        calls.pool.resize(max_workers=2)
-    calls.end()
-
-
-@model()
-def nested_against_submit(ebbpool: Any) -> None:
-    calls = Calls(ebbpool)
-    calls.make().result()
-    with any_order():
-        parent = calls.make(fn=lambda: calls.make().result())
-        assert calls.make().result() == parent.result() == 0
-    calls.end()
-
-
-@model(jumps=9)
-def refused_thread_against_submit(ebbpool: Any) -> None:
-    calls = Calls(ebbpool, max_workers=2, keep_alive=0)
-
+@model(jumps=9, max_workers=2, keep_alive=0)
+def refused_thread_against_submit(calls: Calls) -> None:
     def refused() -> None:
         run_now().refusals = 1
         calls.make()
 
-    calls.make().result()
-    with any_order():
-        other = spawn(refused)
-        calls.make()
-        other.join()
-        run_now().refusals = 0
-        for future in filter(None, calls.futures.values()):
-            assert future.result() == 0
-    calls.end()
+    calls.spawn(refused)
+    calls.make()
+    calls.strands[0].join()
+    run_now().refusals = 0
 
 
-@model()
-def room_against_cancel(ebbpool: Any) -> None:
-    calls = Calls(ebbpool, max_queue=1)
-    calls.make().result()
-    with any_order():
-        other = spawn(lambda: [calls.make(), calls.make()])
-        calls.cancel(calls.make())
-        calls.make()
-        other.join()
-        for future in calls.futures.values():
-            assert future.cancelled() or future.result() == 0
-    calls.end()
+@model(max_queue=1)
+def room_against_cancel(calls: Calls) -> None:
+    calls.spawn(lambda: [calls.make(), calls.make()])
+    calls.cancel(calls.make())
+    calls.make()
 
 
-@model(jumps=3)
-def room_given_up(ebbpool: Any) -> None:
+@model(jumps=3, max_queue=1)
+def room_given_up(calls: Calls) -> None:
     """One gives up waiting for room as it is let in: then the place in the queue is free for others."""
-    calls, gate = Calls(ebbpool, max_queue=1), closed()
-    calls.make(fn=lambda: sleep(0.002))
-    calls.make()
-    let_others()
-    with any_order():
-        calls.make(calls.pool.within(max_wait=0.001).submit)
-        for future in filter(None, calls.futures.values()):
-            outcome(future)
-    calls.make(fn=gate.acquire)
-    calls.make()
-    gate.release()
-    calls.end()
-
-
-@model()
-def hand_to_hand(ebbpool: Any) -> None:
-    """In a pool where nothing waits a submitter waits for a worker."""
-    calls = Calls(ebbpool, max_queue=0)
-    calls.make().result()
-    with any_order():
-        other = spawn(calls.make)
+    gate = closed()
+    with as_they_come():
+        calls.make(fn=lambda: sleep(0.002))
         calls.make()
-        other.join()
-        assert calls.futures[1].result() == calls.futures[2].result() == 0
-    calls.end()
+        sleep(1e-6)
+    calls.make(calls.pool.within(max_wait=0.001).submit)
+    calls.settle()
+    with as_they_come():
+        calls.make(fn=gate.acquire)
+        calls.make()
+        gate.release()
 
 
-@model()
-def loop_against_full_queue(ebbpool: Any) -> None:
+@model(max_queue=0)
+def hand_to_hand(calls: Calls) -> None:
+    """In a pool where nothing waits a submitter waits for a worker."""
+    calls.spawn(calls.make)
+    calls.make()
+
+
+@model(max_queue=1)
+def loop_against_full_queue(calls: Calls) -> None:
     """A loop's calls wait for room without a thread; what makes room is the end of a call, or that one is given up."""
-    calls, loop = Calls(ebbpool, max_queue=1), Loop()
-    calls.make(loop.taken_by(calls.pool))
-    loop.turn_until(1)
-    with any_order():
-        made = [calls.make(loop.taken_by(calls.pool)) for _ in range(3)]
-        other = spawn(made[1].withdraw)
-        calls.make().result()
-        other.join()
-        loop.turn_until(3 + (not made[1].cancelled()))
-    calls.pool.shutdown()
+    loop = Loop(calls.pool)
+    with as_they_come():
+        calls.make(loop.take)
+        loop.turn_until(1)
+    made = [calls.make(loop.take) for _ in range(3)]
+    calls.spawn(made[1].withdraw)
+    calls.make()
+    calls.settle()
+    loop.turn_until(3 + (not made[1].cancelled()))
 
 
-@model()
-def max_wait_against_take(ebbpool: Any) -> None:
-    calls = Calls(ebbpool, max_wait=0.05)
+@model(max_wait=0.05)
+def max_wait_against_take(calls: Calls) -> None:
     lane = calls.pool.lane("narrow", limit=1)
-    calls.make().result()
-    with any_order():
-        futures = [calls.make(take) for take in (calls.pool.submit, lane.submit, lane.submit)]
-        other = spawn(lambda: calls.cancel(futures[1]))
-        for future in futures:
-            outcome(future)
-        other.join()
-    calls.end()
+    futures = [calls.make(take) for take in (calls.submit, lane.submit, lane.submit)]
+    calls.spawn(lambda: calls.cancel(futures[1]))
 
 
 @model(jumps=30)
-def max_wait_behind_another(ebbpool: Any) -> None:
+def max_wait_behind_another(calls: Calls) -> None:
     """What waits in a lane for too long is told so, although nothing else happens in the pool."""
-    calls, gate = Calls(ebbpool), closed()
-    lane = calls.pool.lane("narrow", limit=1, max_wait=0.05)
-    calls.make().result()
-    with any_order():
-        calls.make(lane.within(max_wait=3600).submit, gate.acquire)
-        late = calls.make(lane.submit)
-        assert isinstance(outcome(late), ebbpool.QueueTimeout), outcome(late)
-        gate.release()
-    calls.end()
+    lane, gate = calls.pool.lane("narrow", limit=1, max_wait=0.05), closed()
+    calls.make(lane.within(max_wait=3600).submit, gate.acquire)
+    assert isinstance(outcome(calls.make(lane.submit)), calls.ebbpool.QueueTimeout)
+    gate.release()
 
 
 @model()
-def wait_against_end(ebbpool: Any) -> None:
-    calls = Calls(ebbpool)
-    calls.make().result()
+def wait_against_end(calls: Calls) -> None:
     told: list[bool] = []
-    with any_order():
-        future = calls.make()
-        other = spawn(lambda: outcome(future, 0.001))
-        future.add_done_callback(lambda future: told.append(future.done()))
-        assert future.result() == 0
-        other.join()
-    calls.end()
+    future = calls.make()
+    calls.spawn(lambda: outcome(future, 0.001))
+    future.add_done_callback(lambda future: told.append(future.done()))
+    calls.settle()
+    calls.pool.shutdown()
     assert told == [True]
 
 
-@model()
-def idle_against_cancel(ebbpool: Any) -> None:
-    calls = Calls(ebbpool, max_workers=2)
-    calls.make().result()
-    with any_order():
-        other = spawn(calls.pool.wait_idle)
-        calls.make()
-        calls.cancel(calls.make())
-        calls.pool.wait_idle()
-        assert all(future.done() for future in calls.futures.values())
-        other.join()
-    calls.end()
+@model(max_workers=2)
+def idle_against_cancel(calls: Calls) -> None:
+    calls.spawn(calls.pool.wait_idle)
+    calls.make()
+    calls.cancel(calls.make())
+    calls.pool.wait_idle()
+    assert all(future.done() for future in calls.futures.values())
 
 
 @model()
-def delay_against_shutdown(ebbpool: Any) -> None:
-    calls = Calls(ebbpool)
-    calls.make().result()
-    with any_order():
-        first = calls.make(lambda call: calls.pool.submit_later(0.01, call))
-        others = [spawn(lambda: calls.cancel(first)), spawn(calls.pool.shutdown)]
-        calls.make(lambda call: calls.pool.submit_later(0.01, call))
-        for other in others:
-            other.join()
-    calls.check()
+def delay_against_shutdown(calls: Calls) -> None:
+    first = calls.make(lambda call: calls.pool.submit_later(0.01, call))
+    calls.spawn(lambda: calls.cancel(first))
+    calls.spawn(calls.pool.shutdown)
+    calls.make(lambda call: calls.pool.submit_later(0.01, call))
+    for strand in calls.strands:
+        strand.join()
+    assert all(future is None or future.done() for future in calls.futures.values())
 
 
 @model()
-def forgotten_against_its_tasks(ebbpool: Any) -> None:
-    calls = Calls(ebbpool)
-    calls.make().result()
-    with any_order():
-        future = calls.make()
-        del calls.pool
-        assert future.result() == 0
+def forgotten_against_its_tasks(calls: Calls) -> None:
+    future = calls.make()
+    del calls.pool, calls.submit
+    assert future.result() == 0
