@@ -76,6 +76,7 @@ class Calls:
             assert future.cancelled() or future not in self.taken_back, f"call {number} was cancelled: {future!r}"
         stats = self.pool.stats()
         assert stats.submitted == stats.completed + stats.failed + stats.cancelled, stats
+        assert stats.submitted <= sum(future is not None for future in self.futures.values()), stats
         assert stats.workers == stats.queued == stats.blocked == 0, stats
         seams.check(self.pool._pool)
         assert not self.mutex.wrong, self.mutex.wrong[0]
@@ -351,6 +352,21 @@ def refused_thread_against_submit(calls: Calls) -> None:
     calls.make()
     calls.strands[0].join()
     run_now().refusals = 0
+
+
+@model(jumps=9, max_workers=2, keep_alive=0)
+def refused_thread_against_shutdown(calls: Calls) -> None:
+    lane = calls.pool.lane("narrow", limit=1)
+
+    def refused() -> None:
+        run_now().refusals = 1
+        calls.make(lane.submit)
+        run_now().refusals = 0
+
+    calls.spawn(refused)
+    calls.pool.shutdown(cancel_futures=True)
+    calls.settle()
+    assert lane.stats().queued == 0, lane.stats()
 
 
 @model(max_queue=1)

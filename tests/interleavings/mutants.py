@@ -1,6 +1,6 @@
 """Faults put into the engine, which the model beside each finds: a module, a text in it, and what is in its place.
 
-The first six are steps of the protocols left out; the others are faults that the engine once had, or had like these.
+The first six leave out a step of a protocol; the others are faults that the engine once had, or had like these.
 """
 
 from __future__ import annotations
@@ -16,31 +16,29 @@ class Mutant(NamedTuple):
     instead: str
 
 
+POOL, TIMEKEEPER = "_core.pool", "_pool.timekeeper"
 MUTANTS = [
     Mutant(
         "the timekeeper ends without a last look",
         "timekeepers_end_against_delay",
-        "_pool.timekeeper",
+        TIMEKEEPER,
         "if self._alarms.arrived() or self._calls or self._callers:",
         "if False:",
     ),
     Mutant(
         "no room as a worker parks",
         "hand_to_hand",
-        "_core.pool",
-        """        if self.seekers:
-            self._make_room()
-        self._tell_idlers()
-        return self._staff()""",
-        """        self._tell_idlers()
-        return self._staff()""",
+        POOL,
+        "            self._rest(worker)\n            worker.actions = self._balance(False)",
+        "            self._rest(worker)",
     ),
     Mutant(
-        "a worker that gives up waiting does not look whether it was woken",
+        "a worker that has waited for long does not look whether it was woken",
         "wake_against_keep_alive",
-        "_core.pool",
-        "        if woken:\n            worker.bell.acquire()",
-        "        if False:\n            worker.bell.acquire()",
+        POOL,
+        "        elif worker.state == PARKED:\n            staff.move(worker, COMING)",
+        "        elif worker.expired:\n            self._rest(worker)\n            return None\n"
+        "        elif worker.state == PARKED:\n            staff.move(worker, COMING)",
     ),
     Mutant(
         "a waiter does not look again before it waits",
@@ -57,67 +55,69 @@ MUTANTS = [
         "                return",
     ),
     Mutant(
-        "a worker that arrives calls nobody for what else waits",
+        "a worker that arrives wakes nobody for what else waits",
         "wake_in_turn",
-        "_core.pool",
-        "        if self._waiting() > 0 and (self.parked or not self.covered or self._wants_more()):\n",
-        "        if False:\n",
+        POOL,
+        "        return self._balance(arrives)",
+        "        return 0",
     ),
     Mutant(
-        "who gives up waiting for room keeps the place",
+        "who gives up waiting for room stays there",
         "room_given_up",
-        "_core.pool",
-        "                self.promised.remove(waiter)\n                self._make_room()",
-        "                pass",
+        POOL,
+        "            if waits:\n                self._withdraw(task)",
+        "            if waits:\n                pass",
     ),
     Mutant(
         "a delayed call is added to a pool that is just closed",
         "delay_against_shutdown",
         "_core.timers",
-        "        if executor._pool.closed:\n            future.cancel()\n        # A",
-        "        # A",
+        "        if executor._pool.closed:\n            future.cancel()",
+        "        if False:\n            future.cancel()",
     ),
     Mutant(
-        "a delayed call sees no timekeeper end",
+        "who adds a delayed call does not see that the timekeeper has ended",
         "timekeepers_end_against_delay",
         "_core.timers",
         "        if self._thread is None:\n            self.start()\n\n    def void",
         "\n    def void",
     ),
     Mutant(
-        "a lane admits nobody as a task in the queue is cancelled",
+        "a lane lets nobody in as a task in the queue is cancelled",
         "lane_against_cancel",
-        "_core.pool",
-        "                lane.leave()\n                self._admit(lane)\n            if self.seekers:",
-        "                lane.leave()\n            if self.seekers:",
+        POOL,
+        "            if task in self.submitters:\n                waiter, _ = self.submitters.pop(task)\n"
+        "                waiter.release()\n        if line.queued and lane is not None:",
+        "            if task in self.submitters:\n                waiter, _ = self.submitters.pop(task)\n"
+        "                waiter.release()\n        if False:",
     ),
     Mutant(
-        "what waits in a lane for a limited time is not looked at",
-        "max_wait_behind_another",
-        "_core.pool",
-        "        self.minded = True\n        return WATCH\n\n    @cython.locals(known=Known, goes=cython.bint)",
-        "        return None\n\n    @cython.locals(known=Known, goes=cython.bint)",
+        "a look that is promised is not asked for",
+        "timekeepers_end_against_watch",
+        POOL,
+        "            self.next_look = wanted\n            actions |= LOOK",
+        "            self.next_look = wanted",
     ),
     Mutant(
-        "a refused start keeps others from starting",
+        "a refused start keeps its place",
         "refused_thread_against_submit",
-        "_core.pool",
-        "            if searching:\n                self.searching = False\n            self._uncover()",
-        "            self._uncover()",
+        POOL,
+        "            staff.unhire(1 + staff.unborn)",
+        "            staff.unhire(staff.unborn)",
     ),
     Mutant(
         "a call whose submit raised runs all the same",
         "refused_thread_against_submit",
-        "_core.pool",
-        "            if withdrawn and future is not None:\n                self._withdraw(future)",
-        "            if withdrawn and future is not None:\n                pass",
+        POOL,
+        "            if withdrawn and task is not None:\n                self._withdraw(task)",
+        "            if withdrawn and task is not None:\n                pass",
     ),
     Mutant(
-        "the worker of an abandoned call counts as blocked for good",
-        "abandon_against_end",
-        "_core.pool",
-        "        if worker.written_off:\n            self._write_off(worker, -1)\n            # Another",
-        "        if worker.written_off:\n            # Another",
+        "nobody comes for what waits as a call is abandoned",
+        "abandon_against_submit",
+        POOL,
+        "                staff.become(worker, LEFT)",
+        "                pass",
     ),
     Mutant(
         "a session that closes drops its last call",
@@ -129,15 +129,23 @@ MUTANTS = [
     Mutant(
         "a task is taken though it was cancelled",
         "cancel_against_take",
-        "_core.worker",
-        "                        if future._code == PENDING:\n                            future._code = RUNNING",
-        "                        if True:\n                            future._code = RUNNING",
+        POOL,
+        "            if task._code == PENDING:\n                task._code = RUNNING",
+        "            if True:\n                task._code = RUNNING",
     ),
     Mutant(
-        "a lane is closed beside its mutex",
-        "lane_against_its_close",
-        "_core.pool",
-        "                if lane is not None:\n                    over = lane.admitted == 0",
-        "                if lane is not None:\n                    over = not lane.backlog",
+        "a worker that waits for its own pool has nobody stand in",
+        "nested_against_submit",
+        POOL,
+        "                self.staff.move(worker, BLOCKED)\n            actions = self._balance(False)",
+        "                self.staff.move(worker, BLOCKED)\n            actions = 0",
+    ),
+    Mutant(
+        "what a full queue holds back is not let in as another is cancelled",
+        "loop_against_full_queue",
+        POOL,
+        '        """Under the mutex: balance, at the end of a visit that has ended a task; return what `perform` is to do."""\n'
+        "        return self._balance(False)",
+        "        return 0",
     ),
 ]

@@ -211,7 +211,8 @@ class Run:
         before, self.current = self.current, other
         if not other.may_go_on(self.now):
             assert other.until is not None
-            self.now = max(self.now, other.until)
+            # No wait ends at the very moment.
+            self.now = max(self.now, other.until + 1e-6)
         if other is before:
             return
         other.turn.release()
