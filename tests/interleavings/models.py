@@ -87,6 +87,10 @@ def model(jumps: int = 0, **settings: Any) -> Callable[[Callable[[Calls], object
 
     def register(steps: Callable[[Calls], object]) -> Model:
         def play(ebbpool: Any) -> None:
+            from ebbpool._pool.timekeeper import timekeeper
+
+            # It ends with each run, and may leave its bell rung.
+            timekeeper.renew()
             calls = Calls(ebbpool, **settings)
             calls.make().result()
             run_now().open = True

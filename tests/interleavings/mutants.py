@@ -128,7 +128,7 @@ MUTANTS = [
     ),
     Mutant(
         "a task is taken though it was cancelled",
-        "cancel_against_take",
+        "idle_against_cancel",
         POOL,
         "            if task._code == PENDING:\n                task._code = RUNNING",
         "            if True:\n                task._code = RUNNING",

@@ -119,10 +119,14 @@ class Run:
         strand.turn.acquire()
         self.strands.append(strand)
 
+        calls = [call]
+        del call
+
         def body() -> None:
             strand.turn.acquire()
             try:
-                call()
+                # What it refers to is dropped while this thread has its turn.
+                calls.pop()()
             except BaseException:
                 self.fail(traceback.format_exc())
             end()
