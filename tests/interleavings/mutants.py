@@ -144,8 +144,7 @@ MUTANTS = [
         "what a full queue holds back is not let in as another is cancelled",
         "loop_against_full_queue",
         POOL,
-        '        """Under the mutex: balance, at the end of a visit that has ended a task; return what `perform` is to do."""\n'
-        "        return self._balance(False)",
-        "        return 0",
+        '`perform` is to do."""\n        return self._balance(False)',
+        '`perform` is to do."""\n        return 0',
     ),
 ]

@@ -50,7 +50,8 @@ def failing(name: str, *patches: tuple[str, str, str], pairs: bool = PAIRS) -> i
             return None
     # What has failed has left the engine behind in the middle of something.
     with interleaved.engine(*patches) as ebbpool, interleaved.watched():
-        interleaved.run(model, ebbpool, {})
+        for _ in range(2):
+            interleaved.run(model, ebbpool, {})
         return interleaved.run(model, ebbpool, run.schedule, tells=True)
 
 
@@ -60,7 +61,8 @@ def test_it_ends_well_in_every_order_of_steps(name: str) -> None:
         run = failing(name)
     else:
         with interleaved.engine() as ebbpool, interleaved.watched():
-            interleaved.run(MODELS[name], ebbpool, {})
+            for _ in range(2):
+                interleaved.run(MODELS[name], ebbpool, {})
             run = interleaved.run(MODELS[name], ebbpool, ORDER, tells=True)
     if run is not None and (run.failure or ORDER is None):
         story = "\n".join(run.story)
