@@ -152,7 +152,7 @@ def quick(session: nox.Session) -> None:
     main = git("merge-base", "HEAD", "origin/main") or git("merge-base", "HEAD", "main") or ["HEAD"]
     changed = git("diff", "--name-only", *main) + git("ls-files", "--others", "--exclude-standard")
     chosen = {f"tests/{name}" for name in ("_core", "test_bad_input.py", "test_executor.py", "test_imports.py")}
-    chosen.update(name for name in changed if re.match(r"tests/(?!stress/)(.*/)?test_\w+\.py", name))
+    chosen.update(name for name in changed if re.match(r"tests/(?!interleavings/|stress/)(.*/)?test_\w+\.py", name))
     for room in re.findall(r"^src/ebbpool/_?(\w+)", "\n".join(changed), flags=re.MULTILINE):
         chosen |= {f"tests/_{room}", f"tests/test_{room}.py"}
     present = [name for name in sorted(chosen) if (ROOT / name).exists()]
