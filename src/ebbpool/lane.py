@@ -106,7 +106,7 @@ class Lane(Maps, ThreadPoolExecutor):
         """Return a snapshot of the lane, taken at one moment."""
         from ebbpool._pool.reports import LaneStats
 
-        counts: dict[str, Any] = count_lane(self.core)
+        counts: dict[str, Any] = count_lane(self.core.pool, self.core)
         return LaneStats(self.name, **counts)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> None:
@@ -141,7 +141,7 @@ class Lane(Maps, ThreadPoolExecutor):
             )
 
     def __repr__(self) -> str:
-        counts = count_lane(self.core)
+        counts = count_lane(self.core.pool, self.core)
         return (
             f"<{type(self).__name__} {self.name!r} at {id(self):#x}: {counts['running']} of at most "
             f"{counts['limit']} tasks run, {counts['queued']} queued>"

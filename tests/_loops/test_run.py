@@ -78,16 +78,16 @@ async def test_bad_calls_are_refused_at_once() -> None:
 def test_outside_of_a_loop(loops: Loops) -> None:
     """Before a loop runs, beside it, and after its end."""
     with AdaptiveExecutor(1) as pool:
-        with pytest.raises(RuntimeError, match="no asyncio event loop"):
+        with pytest.raises(RuntimeError, match="no running event loop"):
             pool.run(int)
 
         async def main() -> None:
             # A worker has no loop either.
-            with pytest.raises(RuntimeError, match="no asyncio event loop"):
+            with pytest.raises(RuntimeError, match="no running event loop"):
                 await pool.run(pool.run, int)
 
         loops(main)
-        with pytest.raises(RuntimeError, match="no asyncio event loop"):
+        with pytest.raises(RuntimeError, match="no running event loop"):
             pool.run(int)
         wait_for_idle(pool)
         assert pool.stats().submitted == 1

@@ -57,15 +57,9 @@ class FutureCore(Task):
 
     def __init__(self) -> None:
         Task.__init__(self)
-        self._pool: Pool = _ORPHANS
-        self._audience: list[Any] | None = None
-        self._cond: threading.Condition | None = None
-        self._observers: Observers | None = None
-        self._not_run: Callable[[Any], object] | None = None  # is called if the call is not made, or raises
-        # Delayed calls only: keeps the executor alive until done, and tells it then. So an executor's last reference is
-        # never dropped in the timekeeper's thread.
-        self._executor: Any = None
+        self._pool = _ORPHANS
 
+    @cython.locals(pool=Pool)
     def cancel(self) -> bool:
         """Cancel the call if it has not started; wake waiters and run callbacks in the calling thread.
 
@@ -76,26 +70,29 @@ class FutureCore(Task):
         Returns:
             True if the call will never run.
         """
-        wanted = CANCELLED if self._pool is _ORPHANS else NOTIFIED
+        pool: Pool = self._pool
+        wanted = CANCELLED if pool is _ORPHANS else NOTIFIED
         if not self._conclude(PENDING, PENDING, wanted, None, None):
             if self._code == RUNNING:
                 scope = self._ensure_scope()
                 if runs_loop():
                     # What runs in this thread cannot wait for the call: its await was given up.
-                    self._pool.abandon(scope, True)
+                    pool.abandon(scope, True)
                     # A callback might block the loop.
-                    scope.cancel(self._pool.call_soon)
+                    scope.cancel(pool.call_soon)
                 else:
                     scope.cancel()
             return self.cancelled()
         self._forget()
-        self._pool.sweep(self)
+        pool.sweep(self)
         return True
 
+    @cython.locals(pool=Pool)
     def _ensure_scope(self) -> Scope:
         """Return what may end the call early; made if there is none yet."""
+        pool: Pool = self._pool
         fresh = Scope()
-        with self._pool.mutex:
+        with pool.mutex:
             # Looked at here only: it is let go with the call.
             scope: Scope | None = self._scope
             if scope is None:
@@ -161,6 +158,7 @@ class FutureCore(Task):
         self._wait_for_outcome(timeout)
         return self._exception
 
+    @cython.locals(pool=Pool)
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
         """Have `fn(self)` called once the future is done.
 
@@ -171,11 +169,12 @@ class FutureCore(Task):
         Raises:
             TypeError: `fn` is not callable.
         """
+        pool: Pool = self._pool
         if not callable(fn):
             raise TypeError(f"fn must be callable, not {fn!r}")
         # A list made under the mutex might run the garbage collector there, and with it any code.
         alone = [fn]
-        with self._pool.mutex:
+        with pool.mutex:
             waits = self._code < CANCELLED
             if waits:
                 self._join(alone)
@@ -190,31 +189,35 @@ class FutureCore(Task):
         else:
             self._audience = alone
 
+    @cython.locals(pool=Pool)
     def tell_unless_returned(self, fn: Callable[[Any], object]) -> None:
         """Have `fn(self)` called: at once if the future is done, else if the call is not made, or raises."""
-        with self._pool.mutex:
+        pool: Pool = self._pool
+        with pool.mutex:
             over = self._code >= CANCELLED
             if not over:
                 self._not_run = fn
         if over:
             self._call_back([fn])
 
+    @cython.locals(pool=Pool)
     def set_running_or_notify_cancel(self) -> bool:
         """Mark the future as running; return False if it was cancelled. For executors only."""
+        pool: Pool = self._pool
         actions = 0
-        with self._pool.mutex:
+        with pool.mutex:
             started = self._code == PENDING
             if started:
-                if self._pool is not _ORPHANS:
-                    self._pool.end(self, RUNNING, False)
+                if pool is not _ORPHANS:
+                    pool.end(self, RUNNING, False)
                 self._code = RUNNING
-                actions = self._pool.settle()
+                actions = pool.settle()
         if started:
-            self._pool.perform(actions)
+            pool.perform(actions)
             return True
         if self._conclude(CANCELLED, CANCELLED, NOTIFIED, None, None):
             return False
-        if self._code == NOTIFIED and self._pool is not _ORPHANS:
+        if self._code == NOTIFIED and pool is not _ORPHANS:
             # The waiters were told by `cancel`.
             return False
         LOGGER.critical("Future %s in unexpected state: %s", id(self), self._state)
@@ -230,25 +233,27 @@ class FutureCore(Task):
         if not self._conclude(PENDING, RUNNING, FINISHED, None, exception):
             raise InvalidStateError(f"{self._state}: {self!r}")
 
+    @cython.locals(pool=Pool)
     def _conclude(self, first: int, last: int, code: int, value: Any, error: BaseException | None) -> bool:
         """Move a future whose state lies in first..last to `code`, and tell its audience; return whether it moved."""
+        pool: Pool = self._pool
         audience = None
         waits = False
         actions = 0
-        with self._pool.mutex:
+        with pool.mutex:
             condition = self._cond
             if condition is None:
                 waits = self._code == PENDING
                 audience = self._move(first, last, code, value, error)
                 if waits:
-                    actions = self._pool.settle()
+                    actions = pool.settle()
         if condition is not None:
             with condition:
-                with self._pool.mutex:
+                with pool.mutex:
                     waits = self._code == PENDING
                     audience = self._move(first, last, code, value, error)
                     if waits:
-                        actions = self._pool.settle()
+                        actions = pool.settle()
                 if audience is not None:
                     if self._observers is not None and code != CANCELLED:
                         self._observers.tell(self, code == NOTIFIED, error)
@@ -260,15 +265,17 @@ class FutureCore(Task):
             audience = [*audience, not_run]
         self._tell(audience)
         if actions:
-            self._pool.perform(actions)
+            pool.perform(actions)
         return True
 
+    @cython.locals(pool=Pool)
     def _move(self, first: int, last: int, code: int, value: Any, error: BaseException | None) -> list[Any] | None:
         """Under the mutex: end a future whose state lies in first..last; return who is to be told, or None."""
+        pool: Pool = self._pool
         if self._code < first or self._code > last:
             return None
-        if self._code == PENDING and self._pool is not _ORPHANS:
-            self._pool.end(self, code, type(error) is QueueTimeout)
+        if self._code == PENDING and pool is not _ORPHANS:
+            pool.end(self, code, type(error) is QueueTimeout)
         audience, self._audience = self._audience, None
         if code == FINISHED:
             self._result = value
@@ -285,9 +292,11 @@ class FutureCore(Task):
             self._forget()
         return fails
 
+    @cython.locals(pool=Pool)
     def _drop_call(self) -> None:
         """Drop the call of a task that has been made; what it holds may end in any way, but not under the mutex."""
-        with self._pool.mutex:
+        pool: Pool = self._pool
+        with pool.mutex:
             fn, args, kwargs, scope = self._fn, self._args, self._kwargs, self._scope
             self._fn = self._args = self._kwargs = self._scope = None
         del fn, args, kwargs, scope
@@ -337,12 +346,14 @@ class FutureCore(Task):
         if self._code != FINISHED:
             raise CancelledError()
 
+    @cython.locals(pool=Pool)
     def _await(self, timeout: float | None) -> None:
+        pool: Pool = self._pool
         if timeout is None or timeout > 0:
-            reason = self._pool.forbids()
+            reason = pool.forbids()
             if reason is not None:
                 raise RuntimeError(f"cannot wait for a future here: {reason}")
-        if self._pool is _ORPHANS:
+        if pool is _ORPHANS:
             # Code that makes its own futures may set their state by hand and notify the condition.
             condition = self._condition
             with condition:
@@ -355,14 +366,14 @@ class FutureCore(Task):
         alone = [waiter]
         told = False
         try:
-            with self._pool.mutex:
+            with pool.mutex:
                 told = self._code >= CANCELLED
                 if not told:
                     self._join(alone)
             if told:
                 return
             if _here.worker is not None:
-                told = self._pool.wait_counted(waiter.acquire, True, limit)
+                told = pool.wait_counted(waiter.acquire, True, limit)
             elif timeout is None:
                 told = waiter.acquire()
             else:
@@ -371,9 +382,11 @@ class FutureCore(Task):
             if not told:
                 self._ignore(waiter)
 
+    @cython.locals(pool=Pool)
     def _ignore(self, waiter: LockType) -> None:
         # Compared by identity: a callback's own __eq__ must not run under the mutex.
-        with self._pool.mutex:
+        pool: Pool = self._pool
+        with pool.mutex:
             if self._audience is not None:
                 for place in range(len(self._audience)):
                     if self._audience[place] is waiter:
@@ -381,9 +394,11 @@ class FutureCore(Task):
                         break
 
     @property
+    @cython.locals(pool=Pool)
     def _condition(self) -> threading.Condition:
+        pool: Pool = self._pool
         fresh = threading.Condition()
-        with self._pool.mutex:
+        with pool.mutex:
             if self._cond is None:
                 self._cond = fresh
                 # The worker's loop finishes a future without audience by itself. Given one, it calls `_conclude`,
@@ -394,17 +409,21 @@ class FutureCore(Task):
         return condition
 
     @property
+    @cython.locals(pool=Pool)
     def _waiters(self) -> list[Any]:
-        fresh = Observers(self._pool)
-        with self._pool.mutex:
+        pool: Pool = self._pool
+        fresh = Observers(pool)
+        with pool.mutex:
             if self._observers is None:
                 self._observers = fresh
-            observers = self._observers
+            observers: list[Any] = self._observers
         return observers
 
     @property
+    @cython.locals(pool=Pool)
     def _done_callbacks(self) -> tuple[Callable[[Any], object], ...]:
-        with self._pool.mutex:
+        pool: Pool = self._pool
+        with pool.mutex:
             audience = self._audience
         return tuple([each for each in audience or () if type(each) is not LockType])
 

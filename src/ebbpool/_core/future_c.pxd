@@ -17,10 +17,6 @@ cdef inline int breathe() except -1:
 
 
 cdef class FutureCore(Task):
-    cdef object _cond, _observers, _not_run, _executor
-    cdef Pool _pool
-    cdef list _audience
-
     cpdef bint _conclude(self, int first, int last, int code, object value, object error) except -1
     cdef list _move(self, int first, int last, int code, object value, object error)
     cdef _tell(self, list audience)

@@ -24,6 +24,8 @@ if not cython.compiled:
     if TYPE_CHECKING:
         from ebbpool._core.task import LaneCore
     from ebbpool._core.future import FutureCore
+    from ebbpool._core.pool import Pool
+    from ebbpool._core.task import Line
     from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING
 
 from ebbpool._interpreter import GIL_ENABLED
@@ -81,12 +83,13 @@ class LoopCall(FutureCore):
     def _forget(self) -> None:
         self._fn = self._args = self._kwargs = self._scope = self._context = None
 
+    @cython.locals(pool=Pool, line=Line)
     def withdraw(self, at_ceiling: bool = False) -> bool:
         """Take the call off the queue, in any thread, or tell one that runs that it is cancelled; not the ticket.
 
         If `at_ceiling`, only where it waits for capacity, and no worker is coming. Return whether it will never run.
         """
-        pool = self._pool
+        pool: Pool = self._pool
         actions = 0
         with pool.mutex:
             waits = self._code == PENDING
@@ -106,15 +109,17 @@ class LoopCall(FutureCore):
             self._ensure_scope().cancel(pool.call_soon)
         return self._code == NOTIFIED
 
+    @cython.locals(pool=Pool)
     def abandon(self, heir: Any = None) -> None:
         """Note, in the loop's thread, that nobody wants the outcome; the ticket `heir`, if any, waits for the end."""
+        pool: Pool = self._pool
         if heir is not None:
-            with self._pool.mutex:
+            with pool.mutex:
                 # The last reference to the one before may not go under the mutex.
                 before, self._ticket = self._ticket, heir
             del before
         if self._code < CANCELLED:
-            self._pool.abandon(self._ensure_scope(), heir is None)
+            pool.abandon(self._ensure_scope(), heir is None)
 
     def deliver(self) -> None:
         """Give the outcome to the ticket, in the loop's thread."""

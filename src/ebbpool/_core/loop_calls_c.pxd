@@ -3,6 +3,8 @@ cimport cython
 from cpython.time cimport monotonic
 from ebbpool._core.future_c cimport FutureCore
 from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING
+from ebbpool._core.pool_c cimport Pool
+from ebbpool._core.task_c cimport Line
 from libc.math cimport log2
 
 cdef bint GIL

@@ -234,7 +234,8 @@ class Pool:
             enters = lane is None or (lane.admitted < lane.limit and not lane.closed)
             refusal = self._refusal(enters) if self.special else None
             if refusal in (None, "full") and task._known is not None and self.backlog.goes_first(task, self.clock):
-                refusal = "full" if not waits and 0 <= self.max_queue <= len(self.backlog.short.tasks) else None
+                queued = self.backlog.short.live() - self._coming()
+                refusal = "full" if not waits and 0 <= self.max_queue <= queued else None
             if lane is not None:
                 # Its limit bounds what it adds to a bounded queue.
                 refusal = "closed" if refusal in (None, "full") and lane.closed else refusal
@@ -854,9 +855,10 @@ class Pool:
     @cython.locals(worker=Worker)
     def wait_counted(self, wait: Callable[..., Any], *args: Any) -> Any:
         """Return `wait(*args)`; a worker that calls this counts as blocked meanwhile, and another may stand in."""
-        if not self.runs_here():
-            return wait(*args)
         worker = here.worker
+        # Without a task in hand it drops the result of its last one, and what ends with that waits.
+        if worker is None or worker.pool is not self or worker.current is None:
+            return wait(*args)
         if not cython.compiled:
             _leave_room(ROOM)
         with self.mutex:
@@ -1254,7 +1256,7 @@ def _search(pool: Pool, futures: list[Any], lanes: set[LaneCore]) -> None:
         if issubclass(type(thing), Task):
             task = thing
             try:
-                if thing._pool is pool and task._code < CANCELLED:
+                if task._pool is pool and task._code < CANCELLED:
                     futures.append(task)
             except AttributeError:
                 # In the plain core, a future without fields is just being made, and nothing else refers to it.

@@ -70,7 +70,7 @@ cdef class Pool:
 
     cdef _begin(self)
     cdef _special(self)
-    @cython.locals(wait=double, enters=bint, asks=bint, actions=int, staff=Staff)
+    @cython.locals(wait=double, enters=bint, asks=bint, actions=int, queued=Py_ssize_t, staff=Staff)
     cpdef push(self, Task task, bint first=*, bint waits=*, object submitter=*)
     cdef _wait_for_room(self, Task task, tuple waiter)
     @cython.locals(room=Line)

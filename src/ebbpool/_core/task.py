@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
@@ -136,6 +137,16 @@ class Task:
         self._known: Known | None = None
         self._task = 0
         self._short = False
+        # What the future has besides, here because a C class with fields of its own would be visited twice, by the
+        # collector and as it is made and freed.
+        self._pool: Any = None
+        self._audience: list[Any] | None = None
+        self._cond: threading.Condition | None = None
+        self._observers: Any = None
+        self._not_run: Callable[[Any], object] | None = None  # is called if the call is not made, or raises
+        # Of a delayed call, its executor, which it keeps alive until it is done, and then tells. So the executor is
+        # never dropped in the timekeeper's thread.
+        self._executor: Any = None
 
     def limit(self, scope: Scope) -> None:
         """Give a call that is not queued yet a limit of its wait, or a deadline."""

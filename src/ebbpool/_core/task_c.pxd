@@ -37,7 +37,8 @@ cdef class LaneCore:
 cdef class Task:
     cdef int _code
     cdef public object _result, _exception
-    cdef object _fn, _args, _kwargs, _scope
+    cdef object _fn, _args, _kwargs, _scope, _pool, _cond, _observers, _not_run, _executor
+    cdef list _audience
     cdef LaneCore _lane
     cdef Line _line
     cdef double _queued_at, _latest

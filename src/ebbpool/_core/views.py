@@ -130,9 +130,8 @@ def _counts(pool: Pool, running: int, queued: int) -> dict[str, float]:
 
 
 @cython.locals(lane=LaneCore, pool=Pool, backlog=Backlog, worker=Worker, task=Task, line=Line, tally=Tally)
-def count_lane(lane: LaneCore) -> dict[str, float]:
+def count_lane(pool: Pool, lane: LaneCore) -> dict[str, float]:
     """Return the figures of `LaneStats`."""
-    pool: Pool = lane.pool
     oldest = 0.0
     running = place = 0
     with pool.mutex:

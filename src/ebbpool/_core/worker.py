@@ -157,9 +157,10 @@ def refuse(worker: Worker, future: Task) -> BaseException:
     return error
 
 
-@cython.locals(future=FutureCore)
+@cython.locals(future=FutureCore, pool=Pool)
 def perform(future: FutureCore) -> None:
     """Run the call of a task that is on no queue, in this thread."""
+    pool: Pool = future._pool
     fn, args, kwargs = future._fn, future._packed(), future._kwargs
     future._code = RUNNING
     value = error = None
@@ -172,9 +173,9 @@ def perform(future: FutureCore) -> None:
         error = trimmed(caught)
     future._drop_call()
     fn = args = kwargs = None
-    with future._pool.mutex:
-        future._pool.tally.taken += 1
-        future._pool.tally.failed += error is not None
+    with pool.mutex:
+        pool.tally.taken += 1
+        pool.tally.failed += error is not None
     try:
         future._conclude(RUNNING, RUNNING, FINISHED, value, error)
     finally:
