@@ -684,12 +684,14 @@ class Pool:
         """Count a worker for which there is a place, before its thread starts."""
         with self.mutex:
             self.staff.workers.append(worker)
+            self.staff.started += 1
 
     def delist(self, worker: Worker) -> None:
         """Take back `enlist`, if it was called, because the worker's thread could not be started."""
         with self.mutex:
             if worker in self.staff.workers:
                 self.staff.workers.remove(worker)
+                self.staff.started -= 1
 
     @cython.locals(task=Task)
     @cython.nonecheck(False)
@@ -717,9 +719,6 @@ class Pool:
             return None
         else:
             worker.expired = False
-            if worker.state == STARTING:
-                staff.started += 1
-                staff.move(worker, COMING)
         task: Any = None
         queue = backlog.queue
         if backlog.mixed or staff.headcount > staff.limit:
@@ -753,9 +752,9 @@ class Pool:
         if arrives:
             worker.expired = False
             self.clock = monotonic()
-            if worker.state == COMING:
+            if worker.state <= COMING:
                 # As `Staff.move` does it, without a call.
-                self.staff.counts[COMING] -= 1
+                self.staff.counts[worker.state] -= 1
                 self.staff.counts[WORKING] += 1
                 worker.state = WORKING
         return self._balance(arrives)

@@ -78,8 +78,7 @@ class Staff:
         self.keep_alive: float = 10.0
         self.short_first: bool = True
         self.short_room: int = 0  # workers beyond the ceiling, for short calls
-        self.started: int = 0  # workers that have come to the queue, ever, and those that have left
-        self.retired: int = 0
+        self.started: int = 0
         self.many: int = ALL  # if more workers run, the timekeeper looks although no task waits: they may all compute
         self.begin([])
 
@@ -90,7 +89,6 @@ class Staff:
         self.workers: list[Worker] = workers
         self.parked: list[Worker] = []  # the last to park is the first to wake
         self.headcount: int = len(workers)
-        self.retired = self.started - len(workers)
         self.unborn: int = 0  # those STARTING whose thread nobody is about to start yet
         self.off: int = 0
         self.written_off: int = 0  # workers whose kind is LONG or LEFT
@@ -148,8 +146,6 @@ class Staff:
     def leave(self, worker: Worker) -> None:
         """Count a worker off; one that is parked is told."""
         parked = worker.state == PARKED
-        self.started += worker.state == STARTING
-        self.retired += 1
         self.move(worker, GONE)
         self.counts[GONE] -= 1
         self.off -= 1

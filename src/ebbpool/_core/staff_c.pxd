@@ -23,7 +23,7 @@ cdef class Worker:
 
 cdef class Staff:
     cdef Py_ssize_t[11] counts
-    cdef readonly Py_ssize_t min_workers, ceiling, min_spare_workers, short_room, started, retired, headcount, off, written_off
+    cdef readonly Py_ssize_t min_workers, ceiling, min_spare_workers, short_room, started, headcount, off, written_off
     cdef readonly Py_ssize_t allowed, limit, unborn
     cdef readonly double keep_alive
     cdef public bint short_first

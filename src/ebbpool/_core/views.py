@@ -125,7 +125,7 @@ def _counts(pool: Pool, running: int, queued: int) -> dict[str, float]:
         "expired": tally.expired,
         "went_first": pool.backlog.went_first,
         "started": staff.started,
-        "retired": staff.retired,
+        "retired": staff.started - workers,
     }
 
 
