@@ -103,4 +103,4 @@ def test_leak():
     options = ("-p", "lazy", *PLUGIN, "--ebbpool-leaks", "--ebbpool-grace=0.1", "-p", "no:cacheprovider", "-q")
     done = python("-m", "pytest", *options, str(tmp_path), cwd=tmp_path)
     assert "2 passed, 1 error" in done.stdout, done.stdout + done.stderr
-    assert "is open: nobody has shut it down" in done.stdout
+    assert "is open: it was never shut down" in done.stdout

@@ -10,7 +10,19 @@ from typing import Any
 
 import pytest
 from support import seams
-from support.common import LONG, TIMEOUT, Background, Gate, Thing, eventually, gone, no_collector, wait_for_idle
+from support.common import (
+    LONG,
+    TIMEOUT,
+    Background,
+    Gate,
+    Thing,
+    eventually,
+    gone,
+    no_collector,
+    no_thread,
+    starting,
+    wait_for_idle,
+)
 from support.seams import BlockedSubmitter
 
 from ebbpool import AdaptiveExecutor, QueueFull
@@ -198,10 +210,11 @@ def test_calls_with_a_limit_of_their_own_wait_for_nobody() -> None:
     order: list[Any] = []
     with seams.watched_by(seams.Nobody()), seams.setting(overtaken=0.0), AdaptiveExecutor(1) as pool, Gate() as gate:
         gate.hold(pool)
-        pool.submit(order.append, "ordinary")
-        pool.submit_first(order.append, "one")
-        lent = [seams.lift(pool, order.append, name) for name in ("a", "cancelled", "b")]
-        pool.submit_first(order.append, "two")
+        with starting(r"ebbpool-\d+_\d+", no_thread):
+            pool.submit(order.append, "ordinary")
+            pool.submit_first(order.append, "one")
+            lent = [seams.lift(pool, order.append, name) for name in ("a", "cancelled", "b")]
+            pool.submit_first(order.append, "two")
         assert lent[1].cancel()
         gate.open()
         wait_for_idle(pool)

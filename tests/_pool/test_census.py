@@ -176,13 +176,14 @@ def test_where_the_kernel_hides_it_a_thread_that_does_not_run_waits_for_a_lock(m
     assert census.place_of(77) is Place.RUNNING
 
 
-def test_workers_are_sorted_by_what_their_tasks_do(world: World) -> None:
+def test_workers_are_sorted_by_what_their_tasks_do(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third, unclocked = world.thread(1, 2, place=Place.LOCK) + world.thread(3, 4, place=Place.OUTSIDE)
     del world.used[4]
     tasks = [
         SimpleNamespace(thread=one, since=990.0, blocked=False, written_off=False) for one in (first, second, third)
     ]
-    pool: Any = SimpleNamespace(survey=lambda: SimpleNamespace(running=tasks))
+    pool: Any = None
+    monkeypatch.setattr(census, "survey", lambda _: SimpleNamespace(running=tasks))
 
     def sort(after: float, *computing: int) -> tuple[int, ...]:
         world.now += after

@@ -81,6 +81,7 @@ class Snapshot(NamedTuple):
     off: int  # those that do not count towards the ceiling, the blocked ones among them
     most: int  # how many workers there may be, as tasks wait now
     spare: bool  # whether idle ones are missing
+    late: bool  # whether more tasks are late than one look ends
     moved: Known | None  # the function whose calls, by what is known now, go first
     next_look: float  # by when to look again (monotonic seconds)
 
@@ -519,7 +520,7 @@ class Pool:
         if wanted < self.next_look:
             self.next_look = wanted
             actions |= LOOK
-        elif waiting == 0 and staff.headcount <= staff.off:
+        elif waiting == 0 and (staff.headcount <= staff.off or staff.headcount < staff.min_workers):
             # The next task needs a worker at once, and not by the next look.
             self.next_look = wanted
         return actions
@@ -934,7 +935,7 @@ class Pool:
         with self.mutex:
             collects = hold_collector()
             try:
-                self.clock = max(self.clock, now)
+                self.clock = max(self.clock, min(now, monotonic()))
                 self.next_look = inf
                 backlog.trim(trash)
                 self.room.trim(trash)
@@ -956,9 +957,10 @@ class Pool:
                 idle = staff.counts[PARKED] + staff.counts[COMING]
                 most = self._most()
                 spare = staff.lacks_spare() and not self.closed
+                more = backlog.soonest() <= now
                 # A tuple until the mutex is free: a named one is made by interpreted code.
                 workers = staff.headcount, staff.counts[STARTING], idle, staff.counts[BLOCKED], staff.off
-                seen = (staff.active() < most, queued, self.tally.taken, *workers, most, spare)
+                seen = (staff.active() < most, queued, self.tally.taken, *workers, most, spare, more)
                 again = self.next_look
             finally:
                 let_collector(collects)

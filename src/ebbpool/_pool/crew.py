@@ -296,8 +296,7 @@ class Crew:
             self._refusal = None
             self._stuck = inf
             return None
-        if seen.next_look <= tick.now:
-            # More tasks are late than one look ends.
+        if seen.late:
             self._previous = previous
             return 0.0
         if seen.workers > seen.off or previous is None or seen.taken > previous[1]:
