@@ -199,8 +199,10 @@ def uninstall() -> None:
 
 def _redirect(installation: Installation) -> None:
     """Have `anyio.to_thread` find backends that use the pool; nothing has changed if one in use is not supported."""
-    for library in ("asyncio", "trio") if TRIO in sys.modules else ("asyncio",):
-        _checked(_backend(library))
+    # Within the import of anyio itself a trial, in threads of its own, might wait for that: the first call makes it.
+    if not getattr(sys.modules["anyio"].__spec__, "_initializing", False):
+        for library in ("asyncio", "trio") if TRIO in sys.modules else ("asyncio",):
+            _checked(_backend(library))
     find: Callable[..., Any] = getattr(to_thread, GET_BACKEND)
     ours = functools.cache(functools.partial(_on_the_pool, installation))
     installation.replace(to_thread, GET_BACKEND, lambda *library: ours(find(*library)))

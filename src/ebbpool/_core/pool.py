@@ -65,7 +65,7 @@ from ebbpool._core.staff import ALL
 TICK = 0.001  # seconds until the timekeeper looks while tasks wait and there may be more workers
 HORIZON = 0.01  # the same while there may not
 TRIAL = 0.01  # seconds for which a short call may run before it is looked whether it has turned out long
-ROOM = 24  # nested calls that the plain core needs at most to take back a start that failed
+ROOM = 24  # nested calls that a step of the plain core needs at most, which may not be left half done
 
 
 class Snapshot(NamedTuple):
@@ -163,6 +163,8 @@ class Pool:
         max_wait: float,
     ) -> None:
         """Apply new settings; `keep_alive` and `max_queue` below zero mean without limit, and `max_wait` of zero."""
+        if not cython.compiled:
+            _leave_room(ROOM)
         with self.mutex:
             self.staff.configure(min_workers, max_workers, min_spare_workers, keep_alive)
             self.max_queue = max_queue
@@ -235,8 +237,7 @@ class Pool:
             enters = lane is None or (lane.admitted < lane.limit and not lane.closed)
             refusal = self._refusal(enters) if self.special else None
             if refusal in (None, "full") and task._known is not None and self.backlog.goes_first(task, self.clock):
-                queued = self.backlog.short.live() - self._coming()
-                refusal = "full" if not waits and 0 <= self.max_queue <= queued else None
+                refusal = "full" if not waits and self._lacks_short_room() else None
             if lane is not None:
                 # Its limit bounds what it adds to a bounded queue.
                 refusal = "closed" if refusal in (None, "full") and lane.closed else refusal
@@ -365,6 +366,15 @@ class Pool:
             return None
         return "full"
 
+    def _lacks_short_room(self) -> bool:
+        """Under the mutex: return whether the queue has no room for another call that goes first."""
+        staff, backlog = self.staff, self.backlog
+        short = backlog.short.live()
+        others = backlog.waiting() - short
+        if staff.headcount == 0 and short + others == 0:
+            return False
+        return 0 <= self.max_queue <= short - max(0, self._coming() - others)
+
     def _coming(self) -> int:
         """Return how many tasks idle or arriving workers are about to take: these do not count as waiting."""
         staff = self.staff
@@ -395,6 +405,8 @@ class Pool:
         if task._fn is None:
             # It was counted as it was handed back.
             return
+        if not cython.compiled:
+            _leave_room(ROOM)
         self._count(self.tally, code, late)
         if lane is not None:
             self._count(lane.tally, code, late)
@@ -518,6 +530,8 @@ class Pool:
             self._tell_idlers()
         actions = START if staff.unborn > 0 else 0
         if wanted < self.next_look:
+            if not cython.compiled:
+                _leave_room(ROOM)
             self.next_look = wanted
             actions |= LOOK
         elif waiting == 0 and (staff.headcount <= staff.off or staff.headcount < staff.min_workers):
@@ -1157,7 +1171,11 @@ class Pool:
         trash: list[Any] = []
         taken: Any = None
         call = None
+        # The last reference to a lane may not go under the mutex: a weak dictionary's callback is Python code.
+        left: Any = None
         actions = 0
+        if not cython.compiled:
+            _leave_room(ROOM)
         with self.mutex:
             collects = hold_collector()
             try:
@@ -1176,12 +1194,13 @@ class Pool:
                     self.tally.cancelled += 1
                     if found._lane is not None:
                         found._lane.tally.cancelled += 1
-                    found._lane = None
+                    left, found._lane = found._lane, None
                     found._fn = found._args = found._kwargs = None
                     self._tell_idlers()
                     actions = self._balance(False)
             finally:
                 let_collector(collects)
+        del left
         self._perform(actions, None)
         return call
 

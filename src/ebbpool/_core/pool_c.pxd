@@ -70,7 +70,7 @@ cdef class Pool:
 
     cdef _begin(self)
     cdef _special(self)
-    @cython.locals(wait=double, enters=bint, asks=bint, actions=int, queued=Py_ssize_t, staff=Staff)
+    @cython.locals(wait=double, enters=bint, asks=bint, actions=int, staff=Staff)
     cpdef push(self, Task task, bint first=*, bint waits=*, object submitter=*)
     cdef _wait_for_room(self, Task task, tuple waiter)
     @cython.locals(room=Line)
@@ -79,6 +79,8 @@ cdef class Pool:
     @cython.locals(first=bint)
     cdef _let_in(self, Task task)
     cdef object _refusal(self, bint grows)
+    @cython.locals(staff=Staff, backlog=Backlog, short=Py_ssize_t, others=Py_ssize_t)
+    cdef bint _lacks_short_room(self) except -1
     cdef Py_ssize_t _coming(self) except? -1
     @cython.locals(line=Line)
     cdef _withdraw(self, Task task)

@@ -124,12 +124,13 @@ def make_call(worker: Worker, future: Task) -> Any:
             context = None
     # Drop the callable while the task still counts as running: its finaliser may run any code, which may wait for this
     # pool. These keep it until the mutex, under which others read it, is free.
-    scope = future._scope
     if GIL_ENABLED:
+        scope = future._scope
         future._fn = future._args = future._kwargs = future._scope = None
     else:
         pool = worker.pool
         with pool.mutex:
+            scope = future._scope
             future._fn = future._args = future._kwargs = future._scope = None
     fn = args = kwargs = scope = None  # noqa: F841  # it was kept for that
     if not cython.compiled:
