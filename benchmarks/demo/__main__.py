@@ -98,7 +98,7 @@ def demo(quick: bool, out: Path) -> int:
     sides, starts = asyncio.run(run(loads, watch))
     said = report.Report(loads, sides, starts, watch)
     problems = [text for side in sides for text in side.problems(loads, ours=side is sides[-1])]
-    print("", said.text(), *problems, sep="\n")
+    print("", said.text(), *problems, "", "Drawing the page.", sep="\n", flush=True)
     out.mkdir(parents=True, exist_ok=True)
     page = out / "index.html"
     page.write_text(said.page(), encoding="utf-8")

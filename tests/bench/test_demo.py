@@ -47,6 +47,8 @@ def test_every_answer_is_judged() -> None:
 def test_what_is_not_answered_in_time_counts_from_when_it_was_due() -> None:
     silent = played(b"", b"", warm=b"")
     assert (silent.answers, silent.failed, silent.seconds) == ([], 2, 0.5)
+    dues = [due for due, _ in played(OK, b"").checks]
+    assert len(dues) > 20 and dues == pytest.approx([0.02 * at for at in range(len(dues))])
     checks = played(OK, health=b"").checks
     assert len(checks) == 25
     assert [due + latency for due, latency in checks] == pytest.approx([0.5] * 25)
