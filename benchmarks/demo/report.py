@@ -104,7 +104,8 @@ class Report:
             if statistics.median(best) < statistics.median(ours) and shown != our:
                 rounds = f", in {sum(map(operator.lt, best, ours))} of {len(ours)} rounds" if len(ours) > 1 else ""
                 said.append(f"{row.asked}: {shown} ({side.name}), {our} (ebbpool){rounds}")
-        return ["In these rows a rival is ahead of ebbpool:", *said] if said else ["No rival is ahead in any row."]
+        first = "In these rows a rival is ahead, perhaps by chance if in about half of the rounds:"
+        return [first, *said] if said else ["No rival is ahead in any row."]
 
     def about(self) -> str:
         core = "compiled" if ebbpool.COMPILED else "plain"
