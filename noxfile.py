@@ -273,7 +273,7 @@ def docs(session: nox.Session) -> None:
 
 @listed
 def demo(session: nox.Session) -> None:
-    """Put the same load on servers with and without ebbpool: a minute."""
+    """Put the same loads on FastAPI servers with and without ebbpool, and write a page about it: two minutes."""
     install(session, "demo", core="ext")
     session.run("python", "-m", "benchmarks.demo", *session.posargs)
 

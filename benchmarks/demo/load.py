@@ -1,75 +1,71 @@
-"""The load, decided beforehand from a seed, and the clients that ask: who asks for what, when, and what came of it."""
+"""The loads, and the clients that ask: in a process of their own, on one selector, with little work a request."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import random
-from dataclasses import dataclass
+import selectors
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from benchmarks.load.http import BadResponse, Connection, request
+from benchmarks.load.http import BadResponse, Client, Clients, request
+from benchmarks.servers.fastapi import BODY, COMPUTING, target
 
-_PAUSE = 1.3
-"""The least time between two requests of a client (s): more than the slowest takes, so that it waits for the server."""
-TOO_LATE = 1.0
-"""Seconds after which a health check counts as failed: the default of Kubernetes' probes."""
-_BURST, _WAIT, _TROUBLE = (100, 100), (50, 300), (1000, 1100)
-"""How long what waits takes, in ms: in the burst, later, and while the upstream has trouble."""
+ALIVE, _ITEM = b'{"status":"alive"}', b'{"id":1,"name":"first"}'
+_EVERY, _WARM_UP, _SETTLE = 0.02, 8, 0.2
 
 
 @dataclass(frozen=True)
 class Load:
-    """How much load, for how long. All times in seconds from its start.
+    """Clients that all ask at once, once in each round; times in seconds.
 
     Attributes:
-        burst_size: How many clients ask at once at its start.
-        rate: Requests a second while it is steady, from `steady_at` for `steady` seconds.
-        health: The share of health checks in that; the others wait.
-        trouble: From when to when the upstream is slow.
-        watch: For how long the server is watched after its last answer.
-        patience: After so long in all, whatever is unanswered counts as an error.
+        does: What the endpoint does, for "clients ask for something that ...".
+        rounds: How often each server has its turn; fewer, but once at least, if they take longer than `seconds`.
+        patience: After so long a client gives up.
+        may_fail: Whether an error is a finding about a rival, and not a fault of the demo.
     """
 
-    burst_size: int = 200
-    clients: int = 300
-    rate: float = 150.0
-    steady_at: float = 3.0
-    steady: float = 8.0
-    health: float = 0.4
-    trouble: tuple[float, float] = (5.0, 8.0)
-    watch: float = 12.0
-    patience: float = 32.0
-
-
-class Request(NamedTuple):
-    """One request to come, and the body that has to come back."""
-
-    client: int
-    due: float
-    phase: str
-    kind: str
+    name: str
+    does: str
+    clients: int
     target: str
-    answer: str
+    answer: bytes = BODY
+    rounds: int = 1
+    seconds: float = 20.0
+    patience: float = 10.0
+    may_fail: bool = False
 
 
-class Outcome(NamedTuple):
-    """What came of one request; times in seconds from the start of the load; `problem` is "" if it was right."""
+LOADS = (
+    Load("compute", "computes for 5 ms", 100, target(COMPUTING), rounds=5),
+    Load("sleep", "sleeps for 100 ms", 200, target("100 ms"), rounds=7),
+    Load("query", "queries a database for 50 ms", 400, target("model"), _ITEM, rounds=1, may_fail=True),
+)
 
-    phase: str
-    kind: str
-    due: float
-    done: float
-    problem: str
 
-    @property
-    def latency(self) -> float:
-        """Seconds from when the request was due until it was answered."""
-        return self.done - self.due
+class Round(NamedTuple):
+    """What came of a load on one server; times in seconds from when the clients asked.
+
+    Attributes:
+        answers: When each right answer came, in order.
+        failed: How many answers were wrong or errors, or had not come when patience ended.
+        seconds: When the last of all had come, right or not.
+        checks: When each health check was due, and how long it then took.
+        bad_checks: How many of them had a wrong answer.
+    """
+
+    answers: list[float]
+    failed: int
+    seconds: float
+    checks: list[tuple[float, float]]
+    bad_checks: int
 
 
 class Sample(NamedTuple):
-    """The server at one moment: seconds from the start of the load, its threads, its processor seconds so far."""
+    """A server at one moment: seconds from the start, its threads, its processor seconds so far."""
 
     at: float
     threads: int
@@ -77,103 +73,67 @@ class Sample(NamedTuple):
 
 
 @dataclass
-class Run:
-    """One server under the load.
-
-    Attributes:
-        left: The names of the threads that were left at the end.
-        memory: The most kB of memory the server ever held; 0 where the system does not tell.
-        loop: The module of its event loop.
-    """
+class Side:
+    """A server, what came of each load there, and the most kB of memory it ever held; 0 if the system does not tell."""
 
     name: str
-    outcomes: list[Outcome]
-    samples: list[Sample]
-    left: list[str]
-    memory: int
-    loop: str
+    rounds: dict[str, list[Round]] = field(default_factory=lambda: defaultdict(list))
+    samples: list[Sample] = field(default_factory=list)
+    memory: int = 0
 
-    def of(self, phase: str, *kinds: str) -> list[Outcome]:
-        return [one for one in self.outcomes if one.phase == phase and (not kinds or one.kind in kinds)]
+    def typical(self, load: Load) -> Round:
+        """Return the round of which the last answer came neither early nor late."""
+        rounds = sorted(self.rounds[load.name], key=lambda each: each.seconds)
+        return rounds[len(rounds) // 2]
 
-    def peak(self) -> int:
-        return max(sample.threads for sample in self.samples)
-
-    def late_checks(self) -> int:
-        """Return how many health checks of the steady phase took longer than a prober waits."""
-        return sum(one.latency > TOO_LATE for one in self.of("steady", "health"))
-
-    def burst_took(self) -> float:
-        """Return the seconds from the burst to its last answer."""
-        return max(one.latency for one in self.of("burst"))
-
-    def wrong(self) -> list[str]:
-        """Return a text that names the first few wrong or missing answers, if there are any."""
-        found = [one.problem for one in self.outcomes if one.problem]
-        shown = "".join(f"\n  {problem}" for problem in found[:5])
-        count = len(self.outcomes)
-        return [f"{self.name}: {len(found):,} of {count:,} answers were wrong or missing:{shown}"] if found else []
+    def problems(self, loads: Sequence[Load], ours: bool) -> list[str]:
+        """Say what ought not to have been: errors are a finding where a load `may_fail`, but never in ours."""
+        judged = [load.name for load in loads if ours or not load.may_fail]
+        found = {name: sum(each.failed for each in self.rounds[name]) for name in judged}
+        found["health check"] = sum(each.bad_checks for rounds in self.rounds.values() for each in rounds)
+        return [f"{self.name}: {bad} answers wrong or missing, {name}." for name, bad in found.items() if bad]
 
 
-def plan(load: Load) -> list[Request]:
-    """Draw the load: the same load always gives the same requests."""
-    dice, found = random.Random(20), list[Request]()
-
-    def add(client: int, due: float, phase: str, kind: str, waits: tuple[int, int]) -> None:
-        ms = dice.randint(*waits)
-        target, body = {"health": ("/trivial", {"answer": 42}), "wait": (f"/wait/{ms}", {"waited": ms})}[kind]
-        found.append(Request(client, due, phase, kind, target, json.dumps(body, separators=(",", ":"))))
-
-    for client in range(load.burst_size):
-        add(client, 0.0, "burst", "wait", _BURST)
-    gap = load.clients / load.rate
-    for client in range(load.clients):
-        due = load.steady_at - dice.uniform(0.0, 10 * gap)
-        while due < load.steady_at + load.steady:
-            if due >= load.steady_at:
-                slow = load.trouble[0] <= due < load.trouble[1]
-                kind = "health" if dice.random() < load.health else "wait"
-                add(client, due, "steady", kind, _TROUBLE if slow else _WAIT)
-            due += _PAUSE + dice.expovariate(1.0 / max(0.01, gap - _PAUSE))
-    return found
-
-
-async def _judged(client: Connection, target: str, expected: str) -> str:
-    """Ask, and return "" for a right answer, else what is wrong with it."""
-    try:
-        status, body = await client.get(request(target))
-    except (OSError, BadResponse) as error:
-        return f"error: {error!r}"
-    if status == 200 and body == expected.encode():
-        return ""
-    return f"wrong: {status} {body[:200]!r} instead of {expected[:200]!r}"
-
-
-async def _ask_all(client: Connection, port: int, mine: list[Request], start: float, end: float) -> list[Outcome]:
-    """Send one client's requests when they are due, one after the other; one due meanwhile waits its turn."""
-    loop, outcomes = asyncio.get_running_loop(), list[Outcome]()
-    for each in mine:
-        await asyncio.sleep(start + each.due - loop.time())
-        try:
-            async with asyncio.timeout_at(end):
-                problem = await _judged(client, each.target, each.answer)
-        except TimeoutError:
-            problem = "error: not answered in time"
-        if problem.startswith("error"):
-            client.close()
-            client = await Connection.open(port)
-        outcomes.append(Outcome(each.phase, each.kind, each.due, loop.time() - start, problem))
-    client.close()
-    return outcomes
-
-
-async def play(port: int, requests: list[Request], patience: float) -> tuple[float, list[Outcome]]:
-    """Open every connection, ask for everything, and return when that began on the loop's clock and what came of it."""
-    mine: dict[int, list[Request]] = {}
-    for each in sorted(requests, key=lambda each: each.due):
-        mine.setdefault(each.client, []).append(each)
-    clients = [await Connection.open(port) for _ in mine]
-    start = asyncio.get_running_loop().time() + 0.05
-    asking = zip(clients, mine.values(), strict=True)
-    parts = await asyncio.gather(*[_ask_all(client, port, one, start, start + patience) for client, one in asking])
-    return start, sorted((outcome for part in parts for outcome in part), key=lambda outcome: outcome.due)
+def play(port: int, load: Load) -> Round:
+    """Warm a server up, have all clients ask it at once, and ask for its health until each has an answer."""
+    for asked, answer in (("/health", ALIVE), (load.target, load.answer)):
+        with Clients(port, _WARM_UP, asked, answer) as some:
+            some.burst(load.patience)
+    time.sleep(_SETTLE)
+    clock, answers, checks, bad_checks = time.perf_counter, list[float](), list[tuple[float, float]](), 0
+    with selectors.DefaultSelector() as selector, ExitStack() as stack:
+        health = Client(port, selector, request("/health"), ALIVE)
+        waiting = {Client(port, selector, request(load.target), load.answer) for _ in range(load.clients)}
+        for client in (health, *waiting):
+            stack.callback(client.close)
+        due = start = clock()
+        end, seconds, asking = start + load.patience, load.patience, False
+        for client in waiting:
+            client.ask()
+        while (waiting or asking) and (now := clock()) < end:
+            if not asking and due <= now:
+                health.ask()
+                asking = True
+            for key, _ in selector.select((end if asking else due) - now):
+                client = key.data
+                try:
+                    if (right := client.receive()) is None:
+                        continue
+                except (OSError, BadResponse):
+                    client.close()
+                    client.connect()
+                    right = False
+                now = clock()
+                if client is health:
+                    checks.append((due - start, now - due))
+                    bad_checks += not right
+                    due, asking = due + _EVERY, False
+                elif client in waiting:
+                    waiting.remove(client)
+                    seconds = now - start
+                    if right:
+                        answers.append(seconds)
+        while asking and due < end:
+            checks.append((due - start, end - due))
+            due += _EVERY
+    return Round(answers, load.clients - len(answers), load.patience if waiting else seconds, checks, bad_checks)

@@ -32,13 +32,13 @@ def target(endpoint: str) -> str:
     return "/" + endpoint.replace(" ", "-")
 
 
-def build_app(turns: int = 0) -> Any:
+def build_app(turns: int = 0, app: Any = None) -> Any:
     """Returns an app whose endpoints are plain functions, as FastAPI's own first example has them; one is `async def`.
 
     One more computes for so many `turns`, if there are any. The first request for /ready freezes what the app is made
-    of, so that full collections do not go through it.
+    of, so that full collections do not go through it. With an `app` they are added to it.
     """
-    app = package("fastapi").FastAPI()
+    app = app or package("fastapi").FastAPI()
 
     def trivial() -> Any:
         return {"answer": 42}
@@ -49,10 +49,6 @@ def build_app(turns: int = 0) -> Any:
             return {"answer": 42}
 
         return endpoint
-
-    def wait(ms: int) -> Any:
-        time.sleep(ms / 1000)
-        return {"waited": ms}
 
     async def at_once() -> Any:
         return {"answer": 42}
@@ -71,9 +67,8 @@ def build_app(turns: int = 0) -> Any:
             gc.freeze()
         return {"answer": 42}
 
-    for function in (wait, facts, ready):
-        path = f"/{function.__name__}" + "/{ms}" * (function is wait)
-        app.get(path, response_model=None)(function)
+    for function in (facts, ready):
+        app.get(f"/{function.__name__}", response_model=None)(function)
     app.get(target(ASYNC), response_model=None)(at_once)
     if turns:
         app.get(target(COMPUTING), response_model=None)(working(compute, turns))
@@ -85,13 +80,13 @@ def build_app(turns: int = 0) -> Any:
 def _stock(new_loop: Any = None, turns: str = "0", tokens: str = "", database: str = "") -> None:
     """Serve; `turns` of an endpoint that computes, and the tokens of anyio's limiter in place of forty.
 
-    With the URL of a `database` it is the app in examples/, without its lifespan, which would install ebbpool.
+    With the URL of a `database` the app in examples/ is part of it, without its lifespan, which would install ebbpool.
     """
-    uvicorn, app = package("uvicorn"), build_app(int(turns))
+    uvicorn, example = package("uvicorn"), None
     if database:
         example = package("examples.fastapi_sqlalchemy")
         example.connect(database)
-        app = example.app
+    app = build_app(int(turns), example and example.app)
     config = uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off", timeout_keep_alive=300)
     if new_loop is None and importlib.util.find_spec("uvloop"):
         new_loop = package("uvloop").new_event_loop
