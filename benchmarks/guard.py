@@ -119,7 +119,7 @@ def round_trip() -> Iterator[Work]:
         yield trips
 
 
-@load("later", "submit_later", 300)
+@load("later", "submit_later", 3_000)
 def later() -> Iterator[Work]:
     pending = []
     with ebbpool.AdaptiveExecutor(1) as pool:
