@@ -309,3 +309,14 @@ async def test_a_queue_of_no_length(policy: Any) -> None:
             await asyncio.gather(*shut)
             if policy != "reject":
                 assert ((await future) is threading.current_thread()) is (policy == "caller_runs")
+
+
+@pytest.mark.parametrize("when_full", ["reject", "caller_runs"])
+@pytest.mark.parametrize("running", [0, 1])
+@pytest.mark.asyncio
+async def test_where_nothing_may_wait_the_pool_grows_for_a_call(when_full: Any, running: int) -> None:
+    async with AdaptiveExecutor(4, max_queue=0, when_full=when_full) as pool:
+        with Gate() as gate:
+            for _ in range(running):
+                gate.hold(pool)
+            assert await pool.run(threading.get_ident) != threading.get_ident()

@@ -411,3 +411,12 @@ async def test_a_loop_does_not_run_callbacks_itself() -> None:
         await until(begun.is_set)
         future.cancel()
     assert threads[0] is not threading.current_thread()
+
+
+def test_however_many_are_late_they_end_in_time() -> None:
+    with AdaptiveExecutor(1, max_wait=0.05) as pool, Gate() as gate:
+        gate.hold(pool)
+        futures = [pool.submit(int) for _ in range(3_000)]
+        for future in futures:
+            assert isinstance(future.exception(TIMEOUT), QueueTimeout)
+        assert pool.stats().expired == 3_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import weakref
@@ -34,6 +35,7 @@ from support.loops import given_up
 from support.rules import NAME
 from support.seams import crew, threads, timekeeper
 
+import ebbpool
 from ebbpool import AdaptiveExecutor
 
 STEPS: dict[str, Callable[[AdaptiveExecutor], tuple[Any, str]]] = {
@@ -466,3 +468,29 @@ def test_a_call_whose_submit_has_raised_does_not_run(when_full: Any, monkeypatch
         held.result(TIMEOUT)
         wait_for_idle(pool)
     assert ran == [1]
+
+
+@pytest.mark.skipif(ebbpool.COMPILED, reason="no handler runs in the middle of the compiled core's submit")
+@pytest.mark.parametrize("running", [0, 1])
+def test_a_submit_that_is_interrupted_after_its_visit_leaves_nothing_undone(running: int) -> None:
+    lines = inspect.getsource(AdaptiveExecutor.submit).splitlines()
+    first = inspect.getsourcelines(AdaptiveExecutor.submit)[1]
+    place = first + next(number for number, line in enumerate(lines) if line.strip() == "if actions:")
+    left = [None]
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        if event == "line" and frame.f_lineno == place and left:
+            left.clear()
+            raise KeyboardInterrupt
+        return trace if frame.f_code is AdaptiveExecutor.submit.__code__ else None
+
+    with AdaptiveExecutor(2) as pool, Gate() as gate:
+        for _ in range(running):
+            gate.hold(pool)
+        sys.settrace(trace)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                pool.submit(int)
+        finally:
+            sys.settrace(None)
+        assert pool.submit(int).result(TIMEOUT) == 0

@@ -103,22 +103,27 @@ class ExecutorCore:
         queue: Line = pool.backlog.queue
         future._line = queue
         actions = 0
-        with pool.mutex:
-            special = pool.special
-            if not special:
-                future._queued_at = pool.clock
-                queue.append(future)
-                # Otherwise there is nothing to do: see `Pool._balance`.
-                if not staff.counts[COMING] and (staff.parked or pool.next_look > pool.clock + HORIZON):
-                    try:
-                        actions = pool._balance(False)
-                    except BaseException:
-                        queue.tasks.remove(future)
-                        raise
+        special = False
+        try:
+            with pool.mutex:
+                special = pool.special
+                if not special:
                     future._queued_at = pool.clock
-        if actions:
-            pool._perform(actions, future)
-        elif special:
+                    queue.append(future)
+                    # Otherwise there is nothing to do: see `Pool._balance`.
+                    if not staff.counts[COMING] and (staff.parked or pool.next_look > pool.clock + HORIZON):
+                        try:
+                            actions = pool._balance(False)
+                        except BaseException:
+                            queue.tasks.remove(future)
+                            raise
+                        future._queued_at = pool.clock
+            if actions:
+                pool._perform(actions, future)
+        except BaseException:
+            pool.make_up()
+            raise
+        if special:
             future._line = None
             refusal = pool.push(future)
             if refusal is not None:

@@ -268,7 +268,11 @@ class Pool:
                 # The clock may have been set meanwhile.
                 task._queued_at = self.clock
         if actions:
-            self._perform(actions, task)
+            try:
+                self._perform(actions, task)
+            except BaseException:
+                self.make_up()
+                raise
         if refusal is None and submitter is not None:
             submitter.release()
         return None
@@ -587,6 +591,13 @@ class Pool:
         if staff.headcount <= staff.limit or backlog.lent.live() > 0:
             return True
         return staff.has_place(more) or (backlog.short.live() > 0 and staff.has_short_place())
+
+    def make_up(self) -> None:
+        """Do what an error has kept a visit from doing, in a signal handler maybe, whatever has been promised."""
+        with self.mutex:
+            self.next_look = inf
+            actions = self._balance(False, True)
+        self._perform(actions, None)
 
     def _perform(self, actions: int, task: Task | None) -> None:
         """Do what `_balance` has returned, not under the mutex, for the submitter of `task` maybe."""

@@ -105,6 +105,8 @@ cdef class Pool:
     cdef Py_ssize_t _most(self) except? -1
     cdef Py_ssize_t _surplus(self) except? -1
     cdef bint _has_room(self, Py_ssize_t more) except -1
+    @cython.locals(actions=int)
+    cdef make_up(self)
     cdef _perform(self, int actions, Task task)
     cdef object _start(self, Task task)
     @cython.locals(staff=Staff, actions=int)
