@@ -47,6 +47,12 @@ def _forgotten(pool: Pool, call_soon: Callable[[Callable[[], None]], None], _: o
         call_soon(pool.close)
 
 
+def _look_again(reference: weakref.ref[Crew]) -> None:
+    crew = reference()
+    if crew is not None:
+        timekeeper.consider(crew)
+
+
 class Crew:
     """The threads of one pool: their start, their initializer and finalizer, their end, and their number."""
 
@@ -175,7 +181,9 @@ class Crew:
             # waits for that too.
             self._ending.add(threading.current_thread())
             if self.pool.staff.headcount == 0:
-                timekeeper.consider(self, *self._alarms)
+                # Weakly: a thread that has ended keeps what it has not been told.
+                timekeeper.call_soon(functools.partial(_look_again, weakref.ref(self)))
+                timekeeper.consider(*self._alarms)
 
     def _initialize(self, worker: Worker) -> bool:
         if self.initializer is None:
