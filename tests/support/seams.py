@@ -180,10 +180,6 @@ def check_balance(pool: Any) -> None:
     assert not staff.parked or staff.active() <= pool._most() + staff.short_room, "some should leave"
     assert not (staff.parked and pool.closed and not waiting), "all should leave"
     if not staff.counts[engine.COMING]:
-        idle = not (waiting or pool.room.live()) or staff.unborn or staff.counts[engine.STARTING]
-        assert idle or pool.broken or staff.active() > 0 or pool.next_look <= pool.clock + engine.TICK, (
-            "nobody starts one"
-        )
         assert not (waiting and staff.parked and pool._has_room(1)), "a worker should be woken"
         assert not (waiting or pool.room.live()) or pool.next_look <= pool.clock + engine.HORIZON, "nobody looks"
     assert pool.next_look <= max(backlog.soonest(), pool.clock), "the timekeeper should look for late ones"
