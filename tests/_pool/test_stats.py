@@ -10,6 +10,7 @@ import weakref
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import LONG, TIMEOUT, Background, Gate, Thing, eventually, needs_stacks, no_collector, together
 from support.seams import OVER, called_name
 
@@ -303,3 +304,11 @@ def test_a_look_at_stacks_keeps_nothing_of_any_thread() -> None:
     with no_collector(), AdaptiveExecutor() as pool, Gate() as gate:
         gate.hold(pool)
         assert look(pool)() is None
+
+
+def test_spare_workers_come_with_the_first_task() -> None:
+    with AdaptiveExecutor(4, min_spare_workers=2) as pool:
+        seams.look_at(pool)
+        assert pool.stats().started == 0, "nobody has used it"
+        pool.submit(int).result(TIMEOUT)
+        eventually(lambda: pool.stats().idle >= 2)
