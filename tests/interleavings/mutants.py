@@ -143,8 +143,8 @@ MUTANTS = [
     Mutant(
         "what a full queue holds back is not let in as another is cancelled",
         "loop_against_full_queue",
-        POOL,
-        '`perform` is to do."""\n        return self._balance(False)',
-        '`perform` is to do."""\n        return 0',
+        "_core.loop_calls",
+        "actions = pool._balance(False)",
+        "actions = 0",
     ),
 ]

@@ -211,9 +211,9 @@ class FutureCore(Task):
                 if pool is not _ORPHANS:
                     pool.end(self, RUNNING, False)
                 self._code = RUNNING
-                actions = pool.settle()
+                actions = pool._balance(False)
         if started:
-            pool.perform(actions)
+            pool._perform(actions, None)
             return True
         if self._conclude(CANCELLED, CANCELLED, NOTIFIED, None, None):
             return False
@@ -246,14 +246,14 @@ class FutureCore(Task):
                 waits = self._code == PENDING
                 audience = self._move(first, last, code, value, error)
                 if waits:
-                    actions = pool.settle()
+                    actions = pool._balance(False)
         if condition is not None:
             with condition:
                 with pool.mutex:
                     waits = self._code == PENDING
                     audience = self._move(first, last, code, value, error)
                     if waits:
-                        actions = pool.settle()
+                        actions = pool._balance(False)
                 if audience is not None:
                     if self._observers is not None and code != CANCELLED:
                         self._observers.tell(self, code == NOTIFIED, error)
@@ -265,7 +265,7 @@ class FutureCore(Task):
             audience = [*audience, not_run]
         self._tell(audience)
         if actions:
-            pool.perform(actions)
+            pool._perform(actions, None)
         return True
 
     @cython.locals(pool=Pool)

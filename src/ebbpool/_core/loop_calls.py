@@ -98,12 +98,12 @@ class LoopCall(FutureCore):
                 waits = pool._most() <= pool.staff.active()
             if waits:
                 self._move(PENDING, PENDING, NOTIFIED, None, None)
-                actions = pool.settle()
+                actions = pool._balance(False)
         if waits:
             self._forget()
             self._ticket = None
             pool.sweep(self)
-            pool.perform(actions)
+            pool._perform(actions, None)
         elif self._code < CANCELLED:
             # In another thread: this one may be a loop's, which must not wait for what a callback does.
             self._ensure_scope().cancel(pool.call_soon)

@@ -83,7 +83,6 @@ class Snapshot(NamedTuple):
     spare: bool  # whether idle ones are missing
     late: bool  # whether more tasks are late than one look ends
     moved: Known | None  # the function whose calls, by what is known now, go first
-    next_look: float  # by when to look again (monotonic seconds)
 
 
 def _leave_room(depth: int) -> None:
@@ -360,7 +359,7 @@ class Pool:
         if self.max_queue < 0:
             return None
         staff, backlog = self.staff, self.backlog
-        if backlog.waiting() - backlog.short.live() - self._coming() < self.max_queue:
+        if self._in_queue() < self.max_queue:
             return None
         if staff.headcount == 0 and backlog.waiting() == 0:
             return None
@@ -369,6 +368,10 @@ class Pool:
             self._hire(1)
             return None
         return "full"
+
+    def _in_queue(self) -> int:
+        """Return how many tasks wait that `max_queue` bounds; below zero if more workers come than such tasks."""
+        return self.backlog.waiting() - self.backlog.short.live() - self._coming()
 
     def _lacks_short_room(self) -> bool:
         """Under the mutex: return whether the queue has no room for another call that goes first."""
@@ -436,14 +439,6 @@ class Pool:
             tally.taken += 1
             tally.failed += 1
             tally.expired += late
-
-    def settle(self) -> int:
-        """Under the mutex: balance, at the end of a visit that has ended a task; return what `perform` is to do."""
-        return self._balance(False)
-
-    def perform(self, actions: int) -> None:
-        """Do what `settle` has returned, once the mutex is free."""
-        self._perform(actions, None)
 
     def _vacate(self, lane: LaneCore, failed: bool) -> None:
         """Under the mutex: count a task of `lane` that has been run, and let in the next."""
@@ -668,8 +663,7 @@ class Pool:
             return False
         if self.staff.headcount == 0:
             return True
-        waiting = self.backlog.waiting() - self.backlog.short.live() - self._coming()
-        return task._line.queued and task._lane is None and 0 <= self.max_queue < waiting
+        return task._line.queued and task._lane is None and 0 <= self.max_queue < self._in_queue()
 
     def start_workers(self, count: int) -> BaseException | None:
         """Start up to `count` workers, as many as there may be; return why the system has refused one."""
@@ -986,7 +980,7 @@ class Pool:
                 # A tuple until the mutex is free: a named one is made by interpreted code.
                 workers = staff.headcount, staff.counts[STARTING], idle, staff.counts[BLOCKED], staff.off
                 seen = (staff.active() < most, queued, self.tally.taken, *workers, most, spare, more)
-                again = self.next_look
+                looks = self.next_look < inf
             finally:
                 let_collector(collects)
         self._perform(actions & START, None)
@@ -995,7 +989,7 @@ class Pool:
         if moved is not None:
             known = moved
             moved = known if known.short else None
-        return Snapshot(*seen, moved, again) if again < inf else None
+        return Snapshot(*seen, moved) if looks else None
 
     @cython.locals(task=Task)
     def _refuse(self, late: list[Any]) -> None:

@@ -81,14 +81,13 @@ cdef class Pool:
     cdef object _refusal(self, bint grows)
     @cython.locals(staff=Staff, backlog=Backlog, short=Py_ssize_t, others=Py_ssize_t)
     cdef bint _lacks_short_room(self) except -1
+    cdef Py_ssize_t _in_queue(self) except? -1
     cdef Py_ssize_t _coming(self) except? -1
     @cython.locals(line=Line)
     cdef _withdraw(self, Task task)
     @cython.locals(lane=LaneCore, line=Line)
     cdef end(self, Task task, int code, bint late)
     cdef _count(self, Tally tally, int code, bint late)
-    cdef int settle(self) except -1
-    cdef perform(self, int actions)
     cdef _vacate(self, LaneCore lane, bint failed)
     cdef _leave_lane(self, LaneCore lane)
     @cython.locals(line=Line)
