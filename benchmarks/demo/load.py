@@ -127,7 +127,7 @@ def play(port: int, load: Load) -> Round:
                 if client is health:
                     checks.append((due - start, now - due))
                     bad_checks += not right
-                    due, asking = due + _EVERY, False
+                    due, asking = start + _EVERY * len(checks), False
                 elif client in waiting:
                     waiting.remove(client)
                     seconds = now - start
@@ -135,5 +135,5 @@ def play(port: int, load: Load) -> Round:
                         answers.append(seconds)
         while asking and due < end:
             checks.append((due - start, end - due))
-            due += _EVERY
+            due = start + _EVERY * len(checks)
     return Round(answers, load.clients - len(answers), load.patience if waiting else seconds, checks, bad_checks)
