@@ -71,6 +71,7 @@ class Run:
     """One run of a model. What happens depends on the schedule alone.
 
     Attributes:
+        counts: Whether `choices` and `meetings` are wanted.
         choices: The steps at which something else might have happened, and how many things.
         meetings: Those of these steps at which a thread takes or frees a lock, has to wait, or has just begun.
         open: Whether other things may happen now.
@@ -78,9 +79,10 @@ class Run:
         refusals: So many more threads cannot be started.
     """
 
-    def __init__(self, schedule: Schedule, tells: bool = False) -> None:
+    def __init__(self, schedule: Schedule, tells: bool, counts: bool) -> None:
         self.schedule = schedule
         self.tells = tells
+        self.counts = counts
         self.story: list[str] = []
         self.last = max(schedule, default=-1)
         self.choices: list[tuple[int, int]] = []
@@ -169,7 +171,7 @@ class Run:
         """Let another thread go on, if the schedule says so."""
         step = self.step = self.step + 1
         if step > self.last:
-            if self.open and (count := len(self.others(self.current))):
+            if self.counts and self.open and (count := len(self.others(self.current))):
                 self.choices.append((step, count))
             if step > LONGEST:
                 self.fail(f"{LONGEST} lines, and no end:\n{self.places()}")
@@ -200,7 +202,7 @@ class Run:
             others.append(strand)
         if not others:
             self.fail(f"nobody can go on:\n{self.places()}")
-        if step > self.last and len(others) > 1 and self.open:
+        if self.counts and step > self.last and len(others) > 1 and self.open:
             self.choices.append((step, len(others) - 1))
             self.meetings.add(step)
         if step in self.schedule:
@@ -435,12 +437,16 @@ class _Complaints(logging.Handler):
 @contextmanager
 def watched() -> Iterator[None]:
     """Have runs in this block see each line of the engine, and what it logs."""
-    tool, monitoring = 4, sys.monitoring
+    tool, monitoring, get_ident = 4, sys.monitoring, _thread.get_ident
+    engines: dict[str, bool] = {}
 
     def at_line(code: types.CodeType, line: int) -> Any:
-        if not code.co_filename.startswith(ENGINE):
+        name = code.co_filename
+        if name not in engines:
+            engines[name] = name.startswith(ENGINE)
+        if not engines[name]:
             return monitoring.DISABLE
-        if _run is not None and _run.current.ident == _thread.get_ident():
+        if _run is not None and _run.current.ident == get_ident():
             _run.at_line(code, line)
         return None
 
@@ -461,9 +467,9 @@ def watched() -> Iterator[None]:
 Model = Callable[[Any], object]
 
 
-def run(model: Model, ebbpool: Any, schedule: Schedule, tells: bool = False) -> Run:
+def run(model: Model, ebbpool: Any, schedule: Schedule, *, tells: bool = False, counts: bool = False) -> Run:
     """Run a model once, and return what came of it."""
-    made = Run(schedule, tells)
+    made = Run(schedule, tells, counts)
     made.perform(lambda: model(ebbpool), getattr(model, "jumps", 0))
     return made
 
@@ -473,11 +479,11 @@ def explore(model: Model, ebbpool: Any, randomly: int, seed: int, pairs: bool = 
 
     With `pairs` also all in which two are others, both where threads meet. The collector is to be off.
     """
-    yield (plain := run(model, ebbpool, {}))
+    yield (plain := run(model, ebbpool, {}, counts=True))
     at_meetings = []
     for step, count in plain.choices:
         for choice in range(count):
-            yield (single := run(model, ebbpool, {step: choice}))
+            yield (single := run(model, ebbpool, {step: choice}, counts=pairs))
             if pairs and step in plain.meetings:
                 at_meetings.append(single)
     rng = random.Random(seed)
