@@ -132,6 +132,7 @@ class Run:
             except BaseException:
                 self.fail(traceback.format_exc())
             end()
+            sys.modules["threading"]._active.pop(strand.ident, None)  # type: ignore[attr-defined]
             strand.ended = True
             if strand.number == 0:
                 self.over.release()
@@ -422,6 +423,8 @@ def engine(*patches: tuple[str, str, str]) -> Iterator[Any]:
         stack.enter_context(mock.patch.object(os, "register_at_fork", create=True))
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         again: Any = importlib.import_module("threading")
+        # What it makes takes a lock after a thread's last turn.
+        again._DeleteDummyThreadOnDel = lambda dummy: None
         again.excepthook = lambda told: run_now().fail("".join(traceback.format_exception(told.exc_value)))
         yield importlib.import_module("ebbpool")
 
