@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from concurrent.futures.thread import BrokenThreadPool
 from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 import pytest
+from support import seams
 from support.common import (
     TIMEOUT,
     Background,
@@ -21,12 +25,13 @@ from support.common import (
     fail,
     forked,
     gone,
+    no_thread,
     output_of,
     together,
     wait_for_idle,
 )
 
-from ebbpool import AdaptiveExecutor, QueueTimeout, Session
+from ebbpool import COMPILED, AdaptiveExecutor, QueueTimeout, Session
 
 
 @pytest.fixture
@@ -111,6 +116,55 @@ def test_all_of_the_pool_may_wait_for_one_in_ways_that_the_pool_does_not_see(
         return done.wait(TIMEOUT)
 
     assert all(future.result(TIMEOUT) for future in [pool.submit(waits) for _ in range(30)])
+
+
+@pytest.mark.parametrize("way", ["result", "exception", "wait"])
+def test_a_task_of_the_pool_that_waits_for_one_counts_as_blocked(way: str) -> None:
+    with AdaptiveExecutor(1) as pool, pool.session() as session:
+
+        def waits() -> int:
+            future = session.submit(lambda: pool.submit(int).result(TIMEOUT))
+            wait([future], TIMEOUT) if way == "wait" else getattr(future, way)(TIMEOUT)
+            return future.result(0)
+
+        assert pool.submit(waits).result(TIMEOUT) == 0
+
+
+def test_callbacks_run_while_others_may_use_it(pool: AdaptiveExecutor, session: Session) -> None:
+    with Gate() as gate:
+        gate.hold(session)
+        queued = session.submit(int)
+        used: list[Any] = []
+
+        def use() -> None:
+            with pytest.raises(RuntimeError, match="after shutdown"):
+                session.submit(int)
+
+        queued.add_done_callback(lambda _: used.append(Background(use).join()))
+        session.shutdown(wait=False, cancel_futures=True)
+        assert used == [None]
+
+
+def test_an_idle_one_runs_no_task_for_which_no_thread_can_be_started(session: Session, pool: AdaptiveExecutor) -> None:
+    session.submit(int).result(TIMEOUT)
+    eventually(lambda: pool.stats().blocked == 1)
+    with seams.setting(give_up=0.0), mock.patch.object(threading.Thread, "start", no_thread):
+        assert isinstance(pool.submit(int).exception(TIMEOUT), BrokenThreadPool)
+    assert session.submit(int).result(TIMEOUT) == pool.submit(int).result(TIMEOUT) == 0
+
+
+@pytest.mark.skipif(COMPILED, reason="the mutex of the compiled core lets no thread in twice")
+def test_a_look_starts_no_thread_while_a_warm_one_comes() -> None:
+    with AdaptiveExecutor() as pool:
+        pool.submit(int).result(TIMEOUT)
+        wait_for_idle(pool)
+        engine = seams.engine_of(pool)
+        with pool.session() as session:
+            with engine.mutex:
+                future = session.submit(int)
+                engine.look(time.monotonic())
+            assert future.result(TIMEOUT) == 0
+        assert pool.stats().started == 1
 
 
 def test_errors(session: Any) -> None:
@@ -207,6 +261,29 @@ def test_what_is_queued_when_the_process_ends_still_runs() -> None:
             session.submit(done.append, None)
     """
     assert output_of(script) == ["end", "500"]
+
+
+def test_in_a_forked_child_the_calls_of_the_parent_have_failed() -> None:
+    script = """
+        import ebbpool
+
+        pool = ebbpool.AdaptiveExecutor()
+        session = pool.session()
+        begun, gate = threading.Event(), threading.Event()
+        running = session.submit(lambda: (begun.set(), gate.wait(60)))
+        queued = session.submit(int)
+        begun.wait(60)
+
+        def check():
+            for future in (running, queued):
+                assert "forked" in str(future.exception(10)), future
+
+        assert in_child(check) == 0
+        gate.set()
+        assert queued.result(60) == 0
+        print("done")
+    """
+    assert forked(script)[-1] == "done"
 
 
 def test_a_forked_child_uses_it_anew() -> None:

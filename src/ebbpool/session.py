@@ -8,13 +8,14 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures._base import LOGGER
+from concurrent.futures.thread import BrokenThreadPool
 from contextvars import Context, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ebbpool._checks import optional_callable
-from ebbpool._core.accel import Future, instrumented
+from ebbpool._core.accel import Future, instrumented, wait_counted
 from ebbpool._pool import lifecycle, tracing
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Session(tracing.Instrumentable, ThreadPoolExecutor):
         return self._queue(fn, args, kwargs)
 
     def _queue(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
-        call = _Call(Future(), fn, args, kwargs)
+        call = _Call(_SessionFuture(self._line.executor._pool), fn, args, kwargs)
         if self._line.executor._pool.contextual:
             call.context = copy_context()
         return self._line.add(call)
@@ -61,7 +62,10 @@ class Session(tracing.Instrumentable, ThreadPoolExecutor):
         return self._line.calls.qsize()
 
     def _hand_back(self) -> _Call | None:
-        return self._line.calls.get_nowait()
+        call = self._line.calls.get_nowait()
+        if call is not None:
+            self._line.unfinished.discard(call.future)
+        return call
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; queued ones still run, unless cancelled. Then the thread goes back to the pool.
@@ -86,6 +90,29 @@ class Session(tracing.Instrumentable, ThreadPoolExecutor):
     _threads: Any = property(lambda self: frozenset(self._line.threads))
     _shutdown: Any = property(lambda self: self._line.closed)
     _broken = False
+
+
+class _SessionFuture(Future[Any]):
+    """A worker of the session's pool that waits for it counts as blocked, as one that waits for a task of the pool."""
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__()
+        self._session_pool = pool
+
+    def result(self, timeout: float | None = None) -> Any:
+        wait = super().result
+        return wait(timeout) if self.done() else wait_counted(self._session_pool, wait, timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        wait = super().exception
+        error: BaseException | None = wait(timeout) if self.done() else wait_counted(self._session_pool, wait, timeout)
+        return error
+
+    @property
+    def _waiters(self) -> Any:  # type: ignore[override]  # it is computed in `Future`, too
+        observers: Any = super()._waiters
+        observers._pool = self._session_pool
+        return observers
 
 
 class _Call(tracing.WorkItem):
@@ -120,6 +147,7 @@ class _Line:
 
     Attributes:
         calls: Those that wait. None is the end, and no call comes after it.
+        unfinished: The futures of those, and of the one that runs.
         task: The lease, from the first call on.
         threads: That which serves, if one does.
         fn: What runs, which is what the pool shows as the name of the task.
@@ -129,6 +157,7 @@ class _Line:
         self.executor = executor
         self.finalizer = finalizer
         self.closed = False
+        self.unfinished: set[Any] = set()
         self.renew()
 
     def renew(self) -> None:
@@ -138,6 +167,9 @@ class _Line:
         self.task: Any = None
         self.threads: set[threading.Thread] = set()
         self.fn: Callable[..., Any] | None = None
+        lost, self.unfinished = self.unfinished, set()
+        for future in lost:
+            future.disown(BrokenThreadPool(lifecycle.FORKED))
 
     def add(self, call: _Call) -> Future[Any]:
         task = None
@@ -149,6 +181,7 @@ class _Line:
                 lane = self.executor._unlimited
                 # `shown`: a tool is shown the calls, and not what makes them.
                 task = self.task = self.executor.hand_in(lane, True, Context().run, (self.serve,), {}, shown=True)
+            self.unfinished.add(call.future)
             self.calls.put(call)
         if task is not None:
             task.add_done_callback(self.over)
@@ -156,41 +189,57 @@ class _Line:
         return future
 
     def over(self, task: Any) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
+            return
+        # A lease raises nothing, so a task that failed or was cancelled has never begun to run.
         with self.mutex:
-            error = None
-            if task.cancelled() or (error := task.exception()) is not None:
-                # A lease raises nothing, so a task that failed or was cancelled has never begun to run.
-                self.task = None
-                self.drain(error)
+            self.task = None
+            calls = self.drain()
+        for call in calls:
+            call.fail(error)
 
     def close(self, cancel: bool = False) -> None:
         with self.mutex:
             self.closed = True
-            if cancel:
-                self.drain(None)
+            calls = self.drain() if cancel else []
             self.end()
+        # Not under the mutex: callbacks run here.
+        for call in calls:
+            call.fail(None)
 
     def end(self) -> None:
         """Have the lease end. It waits for nothing, as a finaliser must not."""
         self.calls.put(None)
 
-    def drain(self, error: BaseException | None) -> None:
-        """Under the mutex: fail the calls that wait, or cancel them."""
+    def drain(self) -> list[_Call]:
+        """Under the mutex: take the calls that wait off the queue, for the caller to end them."""
+        calls: list[_Call] = []
         while True:
             try:
                 call = self.calls.get_nowait()
             except Empty:
-                return
+                return calls
             if call is not None:
-                call.fail(error)
+                self.unfinished.discard(call.future)
+                calls.append(call)
+
+    def next(self) -> _Call | None:
+        """Take the next call, None at the end. While none comes, the worker counts as blocked: it takes no task."""
+        try:
+            return self.calls.get_nowait()
+        except Empty:
+            call: _Call | None = wait_counted(self.executor._pool, self.calls.get)
+            return call
 
     def serve(self) -> None:
         thread = threading.current_thread()
         self.threads.add(thread)
         try:
-            while (call := self.calls.get()) is not None:
+            while (call := self.next()) is not None:
                 self.fn = call.fn
                 call.perform()
+                self.unfinished.discard(call.future)
                 self.fn = None
                 # While it waits for the next one, it holds nothing of this one.
                 del call

@@ -35,7 +35,7 @@ class PoolStats:
         workers: Threads of the pool, those just starting included; always `idle` + `running`.
         idle: Workers without a task.
         running: Workers with a task, or with its callbacks.
-        blocked: Running workers that wait for a future of this same pool.
+        blocked: Running workers that wait for a future of this same pool, or for the next call of a session.
         queued: Tasks that wait for a worker.
         oldest_wait: How long the oldest of them has waited.
         submitted: Tasks accepted so far; always `queued` + `running` + `completed` + `failed` + `cancelled`.
