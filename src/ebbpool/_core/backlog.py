@@ -267,26 +267,29 @@ class Backlog:
                     moved = known
         return moved
 
-    @cython.locals(known=Known, task=Task, room=Line)
+    @cython.locals(known=Known, task=Task, room=Line, line=Line)
     def sort(self, room: Line, trash: list[Any]) -> None:
         """Have calls go first that are short by now, and the others no longer; some of them wait for `room`."""
         for task in self.short.tasks:
             # One that was taken for short may have to stay behind another of its task: it is chosen anew.
             if task._known is not None and task._code == PENDING and task._known.ended == 0.0:
                 self.untry(task)
-        lines: list[Any] = [*self.short.tasks, *self.queue.tasks]
+        lines: list[Any] = []
+        for line in (self.short, self.queue):
+            # Nothing is called in between: what a finaliser submits from here on stays where it is.
+            lines += line.tasks
+            line.tasks.clear()
         for task in room.tasks:
             if task._code == PENDING and task._known is not None:
                 lines.append(task)
         lines.sort(key=_age)
-        self.short.tasks.clear()
-        self.queue.tasks.clear()
-        self.short.dead = self.queue.dead = 0
         self.behind.clear()
         trash.append(lines)
         for task in lines:
             known = task._known
             if task._code != PENDING:
+                if task._line is not room:
+                    task._line.dead -= 1
                 continue
             if known is None:
                 self.queue.append(task)

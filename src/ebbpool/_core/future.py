@@ -17,7 +17,7 @@ if not TYPE_CHECKING and cython.compiled:
     import cython
 if not cython.compiled:
     # For compiled code future_c.pxd declares these.
-    from ebbpool._core.pool import _ORPHANS, Pool
+    from ebbpool._core.pool import _ORPHANS, ROOM, Pool, _leave_room
     from ebbpool._core.task import Task
     from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, fence, slotted
 
@@ -205,12 +205,16 @@ class FutureCore(Task):
         """Mark the future as running; return False if it was cancelled. For executors only."""
         pool: Pool = self._pool
         actions = 0
+        if not cython.compiled and pool is not _ORPHANS:
+            _leave_room(ROOM)
         with pool.mutex:
             started = self._code == PENDING
             if started:
-                if pool is not _ORPHANS:
-                    pool.end(self, RUNNING, False)
                 self._code = RUNNING
+                if pool is not _ORPHANS:
+                    if self._line is not None:
+                        self._line.dead += 1
+                    pool.end(self, RUNNING, False)
                 actions = pool._balance(False)
         if started:
             pool._perform(actions, None)
@@ -272,17 +276,23 @@ class FutureCore(Task):
     def _move(self, first: int, last: int, code: int, value: Any, error: BaseException | None) -> list[Any] | None:
         """Under the mutex: end a future whose state lies in first..last; return who is to be told, or None."""
         pool: Pool = self._pool
+        if not cython.compiled and self._code == PENDING and pool is not _ORPHANS:
+            _leave_room(ROOM)
         if self._code < first or self._code > last:
             return None
-        if self._code == PENDING and pool is not _ORPHANS:
-            pool.end(self, code, type(error) is QueueTimeout)
+        waits = self._code == PENDING and pool is not _ORPHANS
         audience, self._audience = self._audience, None
         if code == FINISHED:
             self._result = value
             self._exception = error
             if cython.compiled:
                 fence()
+        # In one stretch without calls: a handler or a finaliser may end this future, too.
         self._code = code
+        if waits:
+            if self._line is not None:
+                self._line.dead += 1
+            pool.end(self, code, type(error) is QueueTimeout)
         return _NOBODY if audience is None else audience
 
     def reject(self, error: BaseException) -> bool:

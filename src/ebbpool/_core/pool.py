@@ -306,15 +306,18 @@ class Pool:
         with self.mutex:
             return task._code == PENDING and task._line is None
 
-    @cython.locals(task=Task)
+    @cython.locals(head=Task, task=Task)
     def _settle(self) -> None:
         """Under the mutex: let in those that have waited longest for a place in the queue."""
         room = self.room
         while room.tasks:
-            task = room.tasks[0]
-            if task._code == PENDING and self._refusal(False) == "full":
+            head = room.tasks[0]
+            if head._code == PENDING and self._refusal(False) == "full":
                 return
-            room.popleft()
+            if not room.tasks:
+                return
+            # Maybe another: a handler or a finaliser may have let that one in meanwhile.
+            task = room.popleft()
             if task._code == PENDING:
                 task._line = None
                 self._let_in(task)
@@ -407,13 +410,14 @@ class Pool:
     # How tasks end that wait, and lanes.
 
     def end(self, task: Task, code: int, late: bool) -> None:
-        """Under the mutex: count a task that ends before its turn, `late` or not, and let in the next of its lane."""
+        """Under the mutex: count a task that has ended before its turn, `late` or not, and let in the next of its lane.
+
+        Its state is set, and it is among the dead of its line. In the plain core there has to be room on the stack.
+        """
         lane, line = task._lane, task._line
         if task._fn is None:
             # It was counted as it was handed back.
             return
-        if not cython.compiled:
-            _leave_room(ROOM)
         self._count(self.tally, code, late)
         if lane is not None:
             self._count(lane.tally, code, late)
@@ -422,7 +426,6 @@ class Pool:
                 # A signal handler ends it while its lane lets it in.
                 self._leave_lane(lane)
             return
-        line.dead += 1
         self.backlog.unlimit(task)
         if line.queued or line is self.room:
             self.backlog.forget(task)
@@ -970,7 +973,7 @@ class Pool:
                         backlog.sort(self.room, trash)
                 queued = backlog.waiting() + self.room.live()
                 # For the others it is decided by what this returns.
-                while self._needs_one_beyond():
+                while staff.counts[COMING] == 0 and self._needs_one_beyond():
                     self._hire(1)
                 actions = self._balance(True, True)
                 idle = staff.counts[PARKED] + staff.counts[COMING]
