@@ -360,6 +360,23 @@ def test_the_switch_interval_is_short_for_as_long_as_a_pool_is_held_back(
     assert interval == [0.005, intervals.SHORT, 0.005]
 
 
+def test_the_switch_interval_is_put_back_if_the_last_worker_leaves_before_the_next_look(
+    interval: list[float],
+) -> None:
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1) as pool, Gate() as gate:
+        seams.follow(pool, admission=Keeping(True))
+        gate.hold(pool)
+        pool.submit(int)
+        seams.begin_looks(pool, 1000.0, 1.0)
+        seams.look_at(pool, 1000.1, 1.1)
+        assert interval == [0.005, intervals.SHORT]
+        pool.shutdown(wait=False, cancel_futures=True)
+        gate.open()
+        eventually(lambda: pool.stats().workers == 0)
+        seams.begin_looks(pool, 1000.2, 1.2)
+        assert interval == [0.005, intervals.SHORT, 0.005]
+
+
 @pytest.mark.parametrize("others", [0.001, 0.02])
 def test_a_switch_interval_that_somebody_else_has_set_stays(
     keeping: Callable[[], AdaptiveExecutor], interval: list[float], others: float

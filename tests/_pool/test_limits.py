@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -114,6 +115,28 @@ def test_what_only_its_lane_holds_back_fails_in_time_and_needs_no_thread(bound: 
         assert pool.stats().workers == 1
         gate.open()
         assert held.result(TIMEOUT) is None
+
+
+@pytest.mark.parametrize("settings", [{"max_queue": 0}, {"min_spare_workers": 2}], ids=str)
+def test_it_is_not_looked_at_while_nothing_waits(settings: Any) -> None:
+    many = (os.cpu_count() or 1) + 8
+    with AdaptiveExecutor(many, **settings) as pool, Gate() as gate:
+        gate.hold(pool, many)
+        eventually(lambda: seams.crew_of(pool) not in seams.timekeeper._watched)
+        gate.open()
+
+
+def test_the_caller_that_runs_a_call_is_interrupted_with_it() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with AdaptiveExecutor(1, max_queue=1, when_full="caller_runs") as pool, Gate() as gate:
+        gate.hold(pool)
+        queued = pool.submit(int)
+        with pytest.raises(KeyboardInterrupt):
+            pool.submit(interrupt)
+        gate.open()
+        assert queued.result(TIMEOUT) == 0
 
 
 class Refusing(seams.Nobody):

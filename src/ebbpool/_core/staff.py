@@ -176,8 +176,9 @@ class Staff:
         return self.counts[SHORT] < (1 if self.allowed < self.ceiling else self.short_room)
 
     def lacks_spare(self) -> bool:
-        """Return whether fewer workers are idle than there should be, once there is a worker."""
-        return self.headcount > 0 and self.counts[PARKED] + self.counts[STARTING] < self.min_spare_workers
+        """Return whether fewer workers are idle than there should be, once there is a worker, and there may be more."""
+        lacks = self.headcount > 0 and self.counts[PARKED] + self.counts[STARTING] < self.min_spare_workers
+        return lacks and self.active() < self.ceiling
 
     def may_write_off(self, worker: Worker) -> bool:
         """Return whether the task of a worker may become one that does not count."""

@@ -179,6 +179,9 @@ def perform(future: FutureCore) -> None:
         pool.tally.failed += error is not None
     try:
         future._conclude(RUNNING, RUNNING, FINISHED, value, error)
+        if isinstance(error, KeyboardInterrupt) and _here.worker is None:
+            # It is for who runs the call, too.
+            raise error
     finally:
         # Breaks a cycle: frames of an error's traceback refer to this one, and to those that have called it.
         value = error = future = None  # type: ignore[assignment]

@@ -98,7 +98,7 @@ class Crew:
         self._ended = -inf
         self._refusal: BaseException | None = None
         self._stuck = inf
-        self.settings_lock = threading.Lock()
+        self.settings_lock = threading.RLock()
         self._expected: dict[Worker, WorkerThread] = {}
         self._ending: set[threading.Thread] = set()
         warnings: list[tuple[type[Alarm], float | None]] = [(SlowTasks, self.warn_after), (LateLoops, self.warn_lag)]
@@ -285,6 +285,7 @@ class Crew:
                 self.pool.admit(ALL)
         self._previous = tick, self.pool.tally.taken
         if self.pool.staff.headcount == 0 and self.pool.leave_alone() == inf:
+            interval.want(self, False)
             return None
         return TICK
 
@@ -315,7 +316,7 @@ class Crew:
         if seen.queued == 0 and not seen.spare:
             # Many run, or a task waits in its lane, and may not do so for ever.
             self._ended = tick.now
-            if self._admission.idle:
+            if self._admission.idle or self.pool.max_queue == 0:
                 again = self.pool.leave_alone()
                 return None if again == inf else max(0.0, again - tick.now)
             return CEILING_TICK
