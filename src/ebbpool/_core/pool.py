@@ -328,8 +328,8 @@ class Pool:
     def _keep_dead(self, task: Task) -> None:
         """Under the mutex, where it may not be dropped: keep a dead task in the queue until it is come across."""
         task._line = self.backlog.queue
-        self.backlog.queue.append(task)
         self.backlog.queue.dead += 1
+        self.backlog.queue.append(task)
 
     @cython.locals(since=cython.double)
     def _let_in(self, task: Task) -> None:

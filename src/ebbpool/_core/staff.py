@@ -115,14 +115,15 @@ class Staff:
 
     def move(self, worker: Worker, state: int) -> None:
         """Change what a worker does."""
-        if worker.state == PARKED:
-            self.parked.remove(worker)
-        # No call but the last: nothing of the same thread comes in between.
+        parked = worker.state == PARKED
+        # No call but the last: nothing of the same thread comes in between, and Ctrl-C may come after a call.
         self.counts[worker.state] -= 1
         self.counts[state] += 1
         self.off += (state >= LENT) - (worker.state >= LENT)
         worker.state = state
-        if state == PARKED:
+        if parked:
+            self.parked.remove(worker)
+        elif state == PARKED:
             self.parked.append(worker)
 
     def become(self, worker: Worker, kind: int) -> None:

@@ -34,6 +34,7 @@ cdef class Staff:
     cdef begin(self, list workers)
     cdef configure(self, Py_ssize_t min_workers, Py_ssize_t ceiling, Py_ssize_t min_spare_workers, double keep_alive)
     cdef admit(self, Py_ssize_t allowed)
+    @cython.locals(parked=bint)
     cdef move(self, Worker worker, int state)
     cdef become(self, Worker worker, int kind)
     cdef hire(self, Py_ssize_t count)

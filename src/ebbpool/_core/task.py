@@ -57,8 +57,9 @@ class Line:
             head = self.tasks[0]
             if head._code == PENDING:
                 break
-            trash.append(self.popleft())
+            # Before the call: Ctrl-C may come after it.
             self.dead -= 1
+            trash.append(self.popleft())
 
     @cython.locals(task="Task")
     def compact(self, trash: list[Any]) -> None:
@@ -71,8 +72,8 @@ class Line:
             if task._code == PENDING:
                 self.append(task)
             else:
-                trash.append(task)
                 self.dead -= 1
+                trash.append(task)
 
 
 class Tally:
