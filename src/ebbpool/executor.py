@@ -232,7 +232,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             # A lane that has been collected is in use as long as tasks of it are queued or run.
             used = self._lane_cores.get(name)
             if used is not None and not used.closed and (name in self._lanes or used.admitted > 0):
-                raise ValueError(f"name must be that of no other lane, not {name!r}: that one is in use")
+                raise ValueError(f"name must be a new one, not {name!r}: pool {self._crew.name!r} has such a lane")
             lane = self._lanes[name] = self._lane_type(self, name, limit, bool(first), -1.0 if wait == inf else wait)
             self._lane_cores[name] = lane.core
         return lane
@@ -418,6 +418,8 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
     def __repr__(self) -> str:
         counts, most = survey(self._pool).counts, self._settings.max_workers
         size = f"{counts['workers']} of at most {most} workers, {counts['queued']} queued"
+        if self._pool.closed:
+            size += ", shut down"
         return f"<{type(self).__name__} {self._crew.name!r} at {id(self):#x}: {size}>"
 
 
@@ -425,6 +427,19 @@ def pools() -> list[AdaptiveExecutor]:
     """Return the executors of this process that live and have not been shut down, oldest first."""
     owners = (crew.owner() for crew in lifecycle.live() if not crew.pool.closed)
     return [owner for owner in owners if isinstance(owner, AdaptiveExecutor)]
+
+
+def must_be_executor(executor: Any) -> None:
+    """Raise TypeError for an argument `executor` of another type."""
+    if not isinstance(executor, AdaptiveExecutor):
+        raise TypeError(f"executor must be an ebbpool.AdaptiveExecutor or None, not {executor!r}")
+
+
+def must_be_open(executor: Any) -> None:
+    """Raise TypeError for an argument `executor` of another type, and RuntimeError for one that has been shut down."""
+    must_be_executor(executor)
+    if executor._pool.closed:
+        raise RuntimeError(f"executor must be open, not {executor!r}")
 
 
 def _relayed(callback: Any, future: Any) -> bool:
