@@ -72,7 +72,9 @@ TABLES: dict[str, list[Row]] = {
         Row("an asyncio loop's p99 lag while 10,000 calls finish, ms", *_LAG, "anyio", "`anyio.to_thread`", digits=2),
         Row("200 FastAPI clients, an endpoint that sleeps 100 ms: ms until all are answered", *_BURST, digits=0),
         Row("5,000 calls gathered on asyncio, µs each", *_GATHERED, "stdlib", "`ThreadPoolExecutor`"),
-        Row("5,000 tiny tasks submitted and collected, µs each", *_SUBMITTED, "stdlib", "`ThreadPoolExecutor`", digits=2),
+        Row(
+            "5,000 tiny tasks submitted and collected, µs each", *_SUBMITTED, "stdlib", "`ThreadPoolExecutor`", digits=2
+        ),
         Row(*_HEALTH, "fastapi-256", "anyio, 256 tokens", "health", 0),
         Row(*_HEALTH, "fastapi", "anyio's 40 threads", "health", 0),
     ],
