@@ -152,7 +152,7 @@ def table() -> dict[str, list[str]]:
     lines = text[text.index("| way in |") :].splitlines()
     table = itertools.takewhile(lambda line: line.startswith("|"), lines)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-    assert rows[0] == ["way in", "stock", "`install()`", "`run`"]
+    assert rows[0] == ["way in", "stock", "`ebbpool.install()`", "`run`"]
     return {first: cells for first, *cells in rows[2:]}
 
 
