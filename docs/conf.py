@@ -40,7 +40,7 @@ if os.environ.get("EBBPOOL_DOCS_INTERSPHINX"):
         "anyio": ("https://anyio.readthedocs.io/en/stable", None),
     }
 
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 4
 
 default_role = "py:obj"

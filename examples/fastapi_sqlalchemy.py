@@ -1,24 +1,38 @@
-"""FastAPI with SQLAlchemy, the sync endpoints on ebbpool's threads.
+"""FastAPI with SQLAlchemy, all of it: sync endpoints on a pool, 503 under overload, metrics, and `top`.
 
 Four of the endpoints make one query of 50 ms each: with and without a response model, with and without a commit at the
-end of the dependency::
+end of the dependency. Start it, and ask it::
 
-    python -m pip install fastapi sqlalchemy uvicorn
-    uvicorn fastapi_sqlalchemy:app
+    python -m pip install fastapi prometheus_client rich sqlalchemy uvicorn
+    EBBPOOL_MONITOR=./app.sock uvicorn fastapi_sqlalchemy:app
+
+    seq 2000 | xargs -P 100 -I{} curl -s -o /dev/null localhost:8000/model
+
+In another terminal, meanwhile::
+
+    python -m ebbpool top ./app.sock
+    curl -s localhost:8000/metrics
 """
 
+import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Engine, create_engine, event, func, select
+from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import ebbpool.anyio
+from ebbpool import AdaptiveExecutor, QueueFull
+from ebbpool.prometheus import PoolCollector
 
+REGISTRY.register(PoolCollector())
 sessions = sessionmaker()
 
 
@@ -63,14 +77,23 @@ def connect(url: str = "sqlite:///items.db", pool_timeout: float = 5.0, **option
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Have the sync endpoints run on ebbpool."""
+    """Have the sync endpoints run on a pool, in which a call waits for a thread for 5 s at most."""
     engine = connect()
-    with ebbpool.anyio.install():
-        yield
+    async with AdaptiveExecutor(thread_name_prefix="web", max_wait=5.0) as pool:
+        with ebbpool.anyio.install(pool):
+            yield
     engine.dispose()
 
 
 app = FastAPI(lifespan=lifespan)
+
+
+@app.exception_handler(QueueFull)
+@app.exception_handler(NoConnection)
+async def busy(request: Request, error: QueueFull | NoConnection) -> JSONResponse:
+    """Answer 503 if a call has waited too long for a thread, or a query for a connection."""
+    seconds = math.ceil(error.retry_after) if isinstance(error, QueueFull) else 1
+    return JSONResponse({"detail": "busy"}, 503, headers={"Retry-After": str(max(1, seconds))})
 
 
 def get_db() -> Iterator[Session]:
@@ -116,6 +139,12 @@ def model_commit(db: Annotated[Session, Depends(get_db_and_commit)]) -> Item:
 
 
 @app.get("/health", response_model=None)
-def health() -> dict[str, str]:
-    """Answer at once, beside whatever the others do."""
+async def health() -> dict[str, str]:
+    """Answer at once, beside whatever the others do: on the loop, so it needs no thread."""
     return {"status": "alive"}
+
+
+@app.get("/metrics", response_model=None)
+async def metrics() -> Response:
+    """Answer Prometheus."""
+    return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)

@@ -70,7 +70,7 @@ IMPORTS: dict[str, set[str]] = {
     "_leaks": {"_clock", "_core", "_pool"},
     "_anyio": {"_clock", "_core", "_interpreter", "_loops", "_pool", "executor"},
     "_dask": {"_called", "_clock", "_core", "_errors", "_checks", "_interpreter", "_maps", "_pool", "executor"},
-    "dask": {"_checks", "_core", "_dask", "executor", "lane"},
+    "dask": {"_checks", "_core", "_dask", "_errors", "executor", "lane"},
     "_servers": {
         "_clock",
         "_core",
@@ -83,7 +83,7 @@ IMPORTS: dict[str, set[str]] = {
         "executor",
         "lane",
     },
-    "anyio": {"_anyio", "_core", "_pool", "_replacements", "executor"},
+    "anyio": {"_anyio", "_core", "_errors", "_pool", "_replacements", "executor"},
     "fastthreadpool": {"_clock", "_errors", "_checks", "_core", "_maps", "_pool", "executor", "sync"},
     "celery": {"executor"},
     "django": {"executor"},
@@ -91,8 +91,8 @@ IMPORTS: dict[str, set[str]] = {
     "_http": {"_clock", "_stdio", "_servers"},
     "socketserver": {"_checks", "_http", "_servers"},
     "_metrics": {"_core", "_pool", "executor"},
-    "opentelemetry": {"__init__", "_metrics"},
-    "prometheus": {"_metrics", "_pool"},
+    "opentelemetry": {"__init__", "_errors", "_metrics"},
+    "prometheus": {"_errors", "_metrics", "_pool"},
     "prefork": {"_checks", "_interpreter", "_prefork"},
     "_top": {"_clock", "_monitor", "_unix", "_version"},
     "_cli": {"__init__", "_interpreter", "_pool", "_top", "switch"},
@@ -195,6 +195,23 @@ def test_a_module_needs_nothing_but_the_standard_library(module: str) -> None:
         roots -= {"anyio", "outcome", "sniffio", "trio"}
     roots -= BRIDGES.get(module, set())
     assert roots <= sys.stdlib_module_names
+
+
+def test_a_module_that_has_not_been_imported_is_named() -> None:
+    script = """
+import sys
+import ebbpool
+for name in "anyio", "prefork", "no_such", "_cli":
+    try:
+        getattr(ebbpool, name)
+    except AttributeError as error:
+        print(str(error).removeprefix("module 'ebbpool' has no attribute "))
+from ebbpool import prefork
+print(ebbpool.prefork is prefork, "ebbpool.anyio" in sys.modules, "anyio" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=50)
+    hints = ["'anyio': import ebbpool.anyio first", "'prefork': import ebbpool.prefork first"]
+    assert done.stdout.splitlines() == [*hints, "'no_such'", "'_cli'", "True False False"]
 
 
 def test_sizing_has_no_threads_and_no_clock() -> None:

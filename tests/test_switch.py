@@ -127,6 +127,8 @@ def test_once_at_a_time(pool: AdaptiveExecutor) -> None:
         with ebbpool.install(pool):
             installed.undo()
             assert asyncio.run(names()) == ON_POOL
+    with pytest.raises(RuntimeError, match=r"executor must be open, not <AdaptiveExecutor .*, shut down>"):
+        ebbpool.install(other)
     with pytest.raises(TypeError, match=r"executor must be an ebbpool.AdaptiveExecutor or None, not 3"):
         ebbpool.install(3)  # type: ignore[arg-type]
 

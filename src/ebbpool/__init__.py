@@ -25,7 +25,10 @@ else:
 
     def __getattr__(name):
         if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            from importlib.util import find_spec
+
+            hint = "" if name.startswith("_") or not find_spec(f"ebbpool.{name}") else f": import ebbpool.{name} first"
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         if name == "__version__":
             from ebbpool import _version as module
         else:

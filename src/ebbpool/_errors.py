@@ -34,6 +34,12 @@ def written(error: BaseException) -> str:
         return f"{type(error).__qualname__}, whose traceback cannot be written: {type(reason).__qualname__}\n"
 
 
+def lacking(module: str, package: str, error: ImportError) -> ImportError:
+    """Return the error of a public module that needs another package, which cannot be imported."""
+    text = f"ebbpool.{module} needs {package}: python -m pip install {package} ({error})"
+    return ImportError(text, name=error.name)
+
+
 class QueueFull(RuntimeError):
     """The queue holds `max_queue` tasks, the pool cannot grow, and `when_full` is "reject".
 

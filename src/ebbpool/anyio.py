@@ -24,12 +24,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, TypeVarTuple
 
-from anyio import to_thread
-
 from ebbpool._core.accel import say_if_plain
+from ebbpool._errors import lacking
 from ebbpool._pool import lifecycle
 from ebbpool._replacements import Replacements
-from ebbpool.executor import AdaptiveExecutor
+from ebbpool.executor import AdaptiveExecutor, must_be_executor, must_be_open
+
+try:
+    from anyio import to_thread
+except ImportError as _error:
+    raise lacking("anyio", "anyio", _error) from _error
 
 if TYPE_CHECKING:
     from anyio import CapacityLimiter
@@ -134,7 +138,7 @@ async def run_sync(
         installed = _installed
         executor = _shared_executor() if installed is None else installed.executor
     elif type(executor) is not AdaptiveExecutor:
-        _check_executor(executor)
+        must_be_executor(executor)
     backend = _backend()
     run = _run_sync_of.get(backend) or _checked(backend)
     value: T = await run(executor, func, args, abandon_on_cancel, limiter, limiter is not None)
@@ -162,19 +166,21 @@ def install(executor: AdaptiveExecutor | None = None, *, keep_default_limiter: b
         A context manager that uninstalls, and if it was installed several times does so at the end of the last.
 
     Raises:
-        RuntimeError: It is installed already with another executor or another `keep_default_limiter`.
+        RuntimeError: `executor` has been shut down, or it is installed already with another one or with another
+            `keep_default_limiter`.
         TypeError: `executor` is not an `AdaptiveExecutor`.
     """
     global _installed
     if executor is not None:
-        _check_executor(executor)
+        must_be_open(executor)
     say_if_plain()
     installation = Installation(executor, bool(keep_default_limiter))
     with _lock:
         if _installed is not None:
             same = executor in (None, _installed._executor)
             if not same or installation.keep_default_limiter != _installed.keep_default_limiter:
-                raise RuntimeError(f"already installed: {_installed!r}; uninstall it first, or ask for the same")
+                how = "call ebbpool.anyio.uninstall() first, end its `with`, or ask for the same"
+                raise RuntimeError(f"already installed: {_installed!r}; {how}")
             _installed._uses += 1
             return _installed
         with _left_alone():
@@ -256,11 +262,6 @@ def _shared_executor() -> AdaptiveExecutor:
             if executor is None or executor._pool.closed:
                 executor = _shared = AdaptiveExecutor(thread_name_prefix="ebbpool-anyio")
     return executor
-
-
-def _check_executor(executor: Any) -> None:
-    if not isinstance(executor, AdaptiveExecutor):
-        raise TypeError(f"executor must be an ebbpool.AdaptiveExecutor or None, not {executor!r}")
 
 
 def _checked(backend: Any) -> RunSync:

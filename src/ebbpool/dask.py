@@ -1,6 +1,6 @@
 """An executor over a Dask cluster, in place of a local pool.
 
-It needs ``distributed``: ``pip install ebbpool[dask]``, here, on the scheduler and on the workers.
+It needs ``distributed``: here, on the scheduler and on the workers.
 When to use it, and when not: ``docs/cluster.md``.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Type
 
 from ebbpool._checks import above_zero, finite_seconds, one_of
 from ebbpool._core.accel import LaneCore, LoopCall
+from ebbpool._errors import lacking
 from ebbpool.executor import AdaptiveExecutor
 from ebbpool.lane import Lane
 
@@ -22,9 +23,7 @@ try:
     from ebbpool._dask.link import Link
     from ebbpool._dask.maps import ClusterRun
 except ImportError as _error:
-    raise ImportError(
-        f"ebbpool.dask needs distributed: pip install ebbpool[dask] ({_error})", name=_error.name
-    ) from _error
+    raise lacking("dask", "distributed", _error) from _error
 
 if TYPE_CHECKING:
     from ebbpool._core.scope import Scope

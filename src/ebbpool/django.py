@@ -11,7 +11,7 @@ from typing import Any
 from asgiref.sync import ThreadSensitiveContext
 from django.db import close_old_connections, connections
 
-from ebbpool.executor import AdaptiveExecutor
+from ebbpool.executor import AdaptiveExecutor, must_be_executor
 
 __all__ = ["asgi"]
 
@@ -35,8 +35,8 @@ def asgi(
     """
     if executor is None:
         executor = AdaptiveExecutor(thread_name_prefix="django", finalizer=connections.close_all)
-    elif not isinstance(executor, AdaptiveExecutor):
-        raise TypeError(f"executor must be an ebbpool.AdaptiveExecutor or None, not {executor!r}")
+    else:
+        must_be_executor(executor)
     pool = executor
 
     async def in_session(scope: Any, receive: Any, send: Any) -> None:

@@ -43,9 +43,9 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
     It starts without threads. The first four parameters are the standard library's.
 
     Args:
-        max_workers: The most threads at a time; 256 if None. Workers blocked on a future of this same pool do not
-            count, so nested submits cannot deadlock. Nor do those whose calls were abandoned, up to as many again; with
-            1 they do count. Short calls may use a sixteenth more, at least one (`short_first`); none with 1.
+        max_workers: The most threads at a time; 256 if None. More than that are only: workers blocked on a future of
+            this same pool, so nested submits cannot deadlock; and, unless it is 1, those whose calls were abandoned, up
+            to as many again, and a sixteenth, at least one, for short calls (`short_first`).
         thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...; also the pool's `name`.
         initializer: Called with `initargs` in each thread before its first task. If it raises, the pool is broken.
         initargs: Arguments for `initializer`.
@@ -55,12 +55,14 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             `max_workers` is 1: people count on the one thread of such a pool.
         max_queue: How many tasks may wait for a thread; None for no limit. With 0 nothing waits: a task that finds no
             idle thread gets a new one, up to `max_workers`.
-        when_full: What `submit` does when `max_queue` tasks wait: "block" until there is room (a task that submits to
-            its own pool runs the call in place instead), "reject" with `QueueFull` once the pool cannot grow either,
-            or run the call in the submitting thread ("caller_runs"). A finaliser in ebbpool's own timekeeper thread,
-            and a finaliser or signal handler that has interrupted the pool's code, must neither wait nor run the call:
-            with "block" and with "caller_runs" their calls wait for room without blocking the thread, as calls from
-            event loops do.
+        when_full: What `submit` does when `max_queue` tasks wait:
+
+            * "block": it waits for room. A task that submits to its own pool runs the call in place instead.
+            * "reject": it raises `QueueFull`, once the pool cannot grow either.
+            * "caller_runs": it runs the call in the submitting thread.
+
+            In ebbpool's timekeeper thread, and in a finaliser or signal handler that has interrupted the pool's code,
+            nothing may wait or run a call: there the call itself waits for room, as those of event loops do.
         max_wait: Seconds that a task may wait for a thread. One that has waited longer fails with `QueueTimeout`, as
             soon as a thread would take it or ebbpool's timer looks, whichever comes first. Once the oldest task has
             waited more than a tenth of it for 0.1 s on end, the newest go first: the callers of the oldest are about to
@@ -83,8 +85,8 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             that a lane holds back do not count as waiting. None for never.
         warn_lag: Seconds after which an event loop that has not picked up a result of `run` or `ebbpool.anyio` is
             logged, once each time, to the same logger: with the stack of its thread, and of the thread that computed
-            most meanwhile. The pool checks this often while it has threads, at most every 0.01 s. C code that holds the
-            GIL prevents the check. None for never.
+            most meanwhile. While the pool has threads it checks once in so many seconds, or in 0.01 if that is more. C
+            code that holds the GIL prevents the check. None for never.
         short_first: Whether calls of event loops (`run`, `amap`, `ebbpool.aio`, `ebbpool.anyio`) whose function is
             known to be short go ahead of others, and beyond `max_workers` if necessary. Short is less than 1 ms, or
             than a quarter of what all calls take. Once the others have waited for 0.1 s, the two kinds are taken in
@@ -232,7 +234,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             # A lane that has been collected is in use as long as tasks of it are queued or run.
             used = self._lane_cores.get(name)
             if used is not None and not used.closed and (name in self._lanes or used.admitted > 0):
-                raise ValueError(f"name must be that of no other lane, not {name!r}: that one is in use")
+                raise ValueError(f"name must be a new one, not {name!r}: pool {self._crew.name!r} has such a lane")
             lane = self._lanes[name] = self._lane_type(self, name, limit, bool(first), -1.0 if wait == inf else wait)
             self._lane_cores[name] = lane.core
         return lane
@@ -418,6 +420,8 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
     def __repr__(self) -> str:
         counts, most = survey(self._pool).counts, self._settings.max_workers
         size = f"{counts['workers']} of at most {most} workers, {counts['queued']} queued"
+        if self._pool.closed:
+            size += ", shut down"
         return f"<{type(self).__name__} {self._crew.name!r} at {id(self):#x}: {size}>"
 
 
@@ -425,6 +429,19 @@ def pools() -> list[AdaptiveExecutor]:
     """Return the executors of this process that live and have not been shut down, oldest first."""
     owners = (crew.owner() for crew in lifecycle.live() if not crew.pool.closed)
     return [owner for owner in owners if isinstance(owner, AdaptiveExecutor)]
+
+
+def must_be_executor(executor: Any) -> None:
+    """Raise TypeError for an argument `executor` of another type."""
+    if not isinstance(executor, AdaptiveExecutor):
+        raise TypeError(f"executor must be an ebbpool.AdaptiveExecutor or None, not {executor!r}")
+
+
+def must_be_open(executor: Any) -> None:
+    """Raise TypeError for an argument `executor` of another type, and RuntimeError for one that has been shut down."""
+    must_be_executor(executor)
+    if executor._pool.closed:
+        raise RuntimeError(f"executor must be open, not {executor!r}")
 
 
 def _relayed(callback: Any, future: Any) -> bool:

@@ -6,7 +6,7 @@ For all pools, on the global meter provider::
 
     ebbpool.opentelemetry.instrument()
 
-It needs OpenTelemetry's API: ``pip install ebbpool[opentelemetry]``; what collects and exports is the SDK that the
+It needs OpenTelemetry's API, ``opentelemetry-api``; what collects and exports is the SDK that the
 application sets up, before or after. The names are in the documentation, on the page about metrics. Attributes are
 named as OpenTelemetry's semantic conventions ask: ``ebbpool.pool.name``, ``ebbpool.lane.name``,
 ``ebbpool.thread.state`` and ``ebbpool.task.outcome``.
@@ -21,6 +21,7 @@ from typing import Final, Self
 from weakref import WeakKeyDictionary
 
 import ebbpool
+from ebbpool._errors import lacking
 from ebbpool._metrics.source import Source, one_in
 from ebbpool._metrics.table import BUCKETS, HISTOGRAMS, METRICS, Amounts, Metric
 
@@ -28,10 +29,7 @@ try:
     from opentelemetry import metrics
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 except ImportError as _error:
-    raise ImportError(
-        f"ebbpool.opentelemetry needs opentelemetry-api: pip install ebbpool[opentelemetry] ({_error})",
-        name=_error.name,
-    ) from _error
+    raise lacking("opentelemetry", "opentelemetry-api", _error) from _error
 
 __all__ = ["Instrumentation", "instrument"]
 

@@ -8,8 +8,7 @@ For all pools, in the registry that most programs use::
 
     REGISTRY.register(PoolCollector())
 
-It needs ``prometheus_client``: ``pip install ebbpool[prometheus]``. The names are in
-the documentation, on the page about metrics.
+It needs ``prometheus_client``. The names are in the documentation, on the page about metrics.
 
 **In several processes**, those of gunicorn for instance, ``prometheus_client`` has a multiprocess mode: where
 ``PROMETHEUS_MULTIPROC_DIR`` names a directory, each process keeps its metrics in files there, and the
@@ -25,9 +24,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, Final
 
+from ebbpool._errors import lacking
 from ebbpool._metrics.source import Source, one_in
 from ebbpool._metrics.table import BUCKETS, BY_NAME, GROWING, HISTOGRAMS, METRICS, Amounts, Kind
 from ebbpool._pool import lifecycle
@@ -38,9 +38,7 @@ try:
     from prometheus_client.metrics_core import Metric as Family
     from prometheus_client.registry import Collector
 except ImportError as _error:
-    raise ImportError(
-        f"ebbpool.prometheus needs prometheus_client: pip install ebbpool[prometheus] ({_error})", name=_error.name
-    ) from _error
+    raise lacking("prometheus", "prometheus_client", _error) from _error
 
 __all__ = ["PoolCollector"]
 
@@ -95,9 +93,10 @@ class PoolCollector(Collector):
         return self._families({})
 
     def collect(self) -> list[Family]:
-        """Return all metrics, as they are now; none in multiprocess mode."""
+        """Return all metrics, as they are now; in multiprocess mode none, which is logged once."""
         source = self._source
         if source is None:
+            _say_what_to_serve()
             return []
         found = source.read()
         for histogram, pool in itertools.product(self._histograms, self._pools.difference(found)):
@@ -125,6 +124,12 @@ class PoolCollector(Collector):
         In multiprocess mode nothing is written any more; what was counted stays.
         """
         self._end()
+
+
+@cache
+def _say_what_to_serve() -> None:
+    what = "a PoolCollector in a registry shows nothing: serve the registry of a MultiProcessCollector"
+    LOGGER.warning("where %s is set, %s", MULTIPROCESS, what)
 
 
 def _observe(histograms: list[Histogram], samples: Iterable[tuple[str, tuple[float, float]]]) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbpool._interpreter import daemon_threads
 from ebbpool._pool import lifecycle
 from ebbpool._replacements import Replacements
-from ebbpool.executor import AdaptiveExecutor
+from ebbpool.executor import AdaptiveExecutor, must_be_open
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,12 +172,12 @@ def install(
         A context manager that undoes it, and if it was installed several times does so at the end of the last.
 
     Raises:
-        RuntimeError: It is installed already, on another pool.
+        RuntimeError: `executor` has been shut down, or it is installed already, on another pool.
         TypeError: `executor` is not an `AdaptiveExecutor`.
     """
     global _installed
-    if executor is not None and not isinstance(executor, AdaptiveExecutor):
-        raise TypeError(f"executor must be an ebbpool.AdaptiveExecutor or None, not {executor!r}")
+    if executor is not None:
+        must_be_open(executor)
     with _lock:
         if _installed is not None:
             if executor not in (None, _installed.executor):

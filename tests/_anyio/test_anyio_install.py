@@ -57,11 +57,19 @@ async def test_it_reaches_a_caller_that_imported_run_sync_before(pool: AdaptiveE
 def test_install_twice(pool: AdaptiveExecutor) -> None:
     with install(pool), AdaptiveExecutor() as other:
         for executor, keep in ((other, False), (pool, True), (None, True)):
-            with pytest.raises(RuntimeError, match=r"already installed: .*'ours'"):
+            with pytest.raises(RuntimeError, match=r"already installed: .*'ours'.*; call ebbpool.anyio.uninstall\(\) "):
                 install(executor, keep_default_limiter=keep)
         with install(), install(pool):
             pass
         assert anyio.run(to_thread.run_sync, thread_name).startswith("ours")
+
+
+def test_an_executor_that_has_been_shut_down() -> None:
+    with AdaptiveExecutor(thread_name_prefix="ended") as ended:
+        pass
+    with pytest.raises(RuntimeError, match=r"executor must be open, not <AdaptiveExecutor 'ended' .*, shut down>"):
+        install(ended)
+    assert not anyio.run(to_thread.run_sync, thread_name).startswith("ended")
 
 
 @pytest.mark.parametrize("executor", [17, "pool", AdaptiveExecutor])

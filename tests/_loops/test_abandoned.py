@@ -238,7 +238,7 @@ def test_a_submitter_that_finds_no_room_is_told_what_hangs() -> None:
     with AdaptiveExecutor(1, max_queue=1, max_wait=0.01) as pool, Gate() as gate:
         given_up(gate.hold(pool))
         pool.within(LONG).submit(int)
-        with pytest.raises(QueueTimeout, match=r"no room in the queue for .* s; abandoned calls have threads: .*Gate"):
+        with pytest.raises(QueueTimeout, match=r"no room in the queue of .* s; abandoned calls have threads: .*Gate"):
             pool.submit(int)
 
 

@@ -189,6 +189,7 @@ def together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CollectorRegist
 
 def test_in_multiprocess_mode_a_process_shows_what_stats_shows(together: CollectorRegistry) -> None:
     script = """
+        import logging
         import pytest
         from prometheus_client import CollectorRegistry
         from prometheus_client.multiprocess import MultiProcessCollector
@@ -196,6 +197,9 @@ def test_in_multiprocess_mode_a_process_shows_what_stats_shows(together: Collect
         from support.metrics import busy_pool
         from _metrics.test_prometheus import PoolCollector, metrics, shown_by_stats
 
+        told = []
+        logger = logging.getLogger("ebbpool.prometheus")
+        logger.addFilter(lambda record: told.append(record.getMessage()))
         registry = CollectorRegistry()
         MultiProcessCollector(registry)
         with busy_pool() as pool:
@@ -210,6 +214,8 @@ def test_in_multiprocess_mode_a_process_shows_what_stats_shows(together: Collect
         collector.close()
         assert metrics(registry)["web"]["ebbpool.thread.limit", "", ""] == 0
         collector.close()
+        (line,) = told
+        assert line.endswith(": serve the registry of a MultiProcessCollector")
         print(pool.stats().submitted)
     """
     (submitted,) = output_of(script)

@@ -121,7 +121,7 @@ def sample(**changes: object) -> Sample:
     ("look", "text", "settled"),
     [
         (sample(cpu=0.3 * 4 * TICK), "processors 30% used", False),
-        (sample(cpu=4 * TICK, workers=4 + CREW), f"processors 100% used, {4 + CREW} workers are running", True),
+        (sample(cpu=4 * TICK, workers=4 + CREW), f"processors 100% used, {4 + CREW} workers compute", True),
         (sample(refused=True), "processors 0% used, the system refused to start a thread", False),
         (
             sample(cpu=2.4 * TICK, workers=3, elapsed=0.1, late=0.0, asleep=Asleep(3, 2, 0)),

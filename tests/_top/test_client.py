@@ -142,6 +142,34 @@ def test_the_list_names_programs_and_not_what_runs_them(
     assert line.split(maxsplit=2)[1:] == [path, shown]
 
 
+SPAWNS = """
+import multiprocessing
+import sys
+import ebbpool.monitor
+
+def listen(path):
+    with ebbpool.monitor.listen(path):
+        print(path, flush=True)
+        multiprocessing.parent_process().join()
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=listen, args=sys.argv[1:])
+    child.start()
+    child.join()
+"""
+
+
+@needs_proc
+def test_the_list_names_the_program_of_a_spawned_child(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "program.py").write_text(SPAWNS, encoding="utf-8")
+    with program(sys.executable, "program.py", path, cwd=tmp_path) as process:
+        assert main(["top"]) == 0
+    (line,) = re.findall(rf"^.* {re.escape(path)} .*$", capsys.readouterr().out, re.MULTILINE)
+    assert line.split()[0] != str(process.pid) and line.split(maxsplit=2)[2] == f"program.py {path}"
+
+
 def test_one_that_does_not_answer_is_waited_for_and_not_asked_again(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support.common import TIMEOUT, Background, environment, eventually, python
 from support.monitor import Talk
-from support.pages import ROOT, blocks_of, skip_without_packages
+from support.pages import ROOT, blocks_of, changed, changes_of, skip_without_packages
 from support.server import reserved_port
 
 PROGRAM = """
@@ -152,7 +152,7 @@ def table() -> dict[str, list[str]]:
     lines = text[text.index("| way in |") :].splitlines()
     table = itertools.takewhile(lambda line: line.startswith("|"), lines)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-    assert rows[0] == ["way in", "stock", "`install()`", "`run`"]
+    assert rows[0] == ["way in", "stock", "`ebbpool.install()`", "`run`"]
     return {first: cells for first, *cells in rows[2:]}
 
 
@@ -175,12 +175,8 @@ PLAIN = "with ebbpool.anyio.install(pool, keep_default_limiter=True):"
 def app_after(cures: int) -> str:
     """Return the app of the page after as many of its changes."""
     text = (FILES / "lab.py").read_text(encoding="utf-8")
-    for change in re.findall(r"```diff\n(.*?)```", LAB.read_text(encoding="utf-8"), re.S)[:cures]:
-        for hunk in change.split("@@\n"):
-            lines = [(line[:1], line[1:]) for line in hunk.splitlines(keepends=True)]
-            old = "".join(line for kind, line in lines if kind != "+")
-            assert text.count(old) == 1, f"not once in the app:\n{old}"
-            text = text.replace(old, "".join(line for kind, line in lines if kind != "-"))
+    for change in changes_of(LAB)[:cures]:
+        text = changed(text, change)
     return text
 
 

@@ -79,14 +79,13 @@ with TestClient(app) as client:
 """
 
 FASTAPI_ERRORS = """
-import ebbpool.anyio
 from starlette.testclient import TestClient
 
 @app.post("/sold-out")
 def sold_out(order: dict[str, int]):
     raise HTTPException(410, f"no {order['what']} left")
 
-with ebbpool.anyio.install(), TestClient(app) as client:
+with TestClient(app) as client:
     answer = client.post("/sold-out", json={"what": 7})
     assert (answer.status_code, answer.json()) == (410, {"detail": "no 7 left"})
     assert client.get("/sum").json() == {"sum": 49999995000000}

@@ -21,6 +21,7 @@ from ebbpool import AdaptiveExecutor
 
 pytest.importorskip("fastapi")
 pytest.importorskip("sqlalchemy")
+pytest.importorskip("prometheus_client")
 httpx = pytest.importorskip("httpx")
 
 EXAMPLES = ROOT / "examples"
@@ -28,12 +29,15 @@ ITEM = {"id": 1, "name": "first"}
 ASK_ONCE = f"""
 import asyncio
 import sys
+import threading
 
 import ebbpool
 import httpx
 
 sys.path.insert(0, {str(EXAMPLES)!r})
-from fastapi_sqlalchemy import app
+from fastapi_sqlalchemy import app, create_engine, sessions
+
+URL = "sqlite:///items.db"
 
 
 async def main():
@@ -41,7 +45,24 @@ async def main():
     async with app.router.lifespan_context(app), client:
         for path in ("/plain", "/model", "/plain-commit", "/model-commit", "/health"):
             print((await client.get(path)).json())
-    print(*(pool.stats().submitted for pool in ebbpool.pools()))
+        metrics = (await client.get("/metrics")).text
+        (pool,) = ebbpool.pools()
+        assert f'ebbpool_task_submissions_total{{{{pool="web"}}}} {{pool.stats().submitted:.1f}}' in metrics
+        print(pool.stats().submitted)
+        sessions.configure(bind=(few := create_engine(URL, pool_size=1, max_overflow=0, pool_timeout=0.01)))
+        with few.connect():
+            print(*told(await client.get("/plain")))
+        few.dispose()
+        pool.resize(max_workers=1, max_wait=0.01)
+        begun, gate = threading.Event(), threading.Event()
+        pool.within(60.0).submit(lambda: (begun.set(), gate.wait(20)))
+        assert begun.wait(20)
+        print(*told(await client.get("/plain")))
+        gate.set()
+
+
+def told(answer):
+    return answer.status_code, answer.headers["Retry-After"]
 
 
 asyncio.run(main())
@@ -106,7 +127,11 @@ def test_whoever_has_a_connection_gets_to_give_it_back(example: Any, path: str) 
 
 
 def test_a_quick_endpoint_has_a_thread_while_all_wait_for_a_connection(example: Any) -> None:
+    def quick() -> dict[str, str]:
+        return {"status": "alive"}
+
     async def main() -> None:
+        example.app.get("/quick")(quick)
         async with sixteen_threads(example.app) as (pool, client), asyncio.TaskGroup() as group:
             with ExitStack() as held:
                 for _ in range(3):
@@ -114,17 +139,17 @@ def test_a_quick_endpoint_has_a_thread_while_all_wait_for_a_connection(example: 
                 for _ in range(100):
                     group.create_task(client.get("/plain"))
                 await until(lambda: pool.stats().completed >= 100 and pool.stats().running >= 16, "all threads wait")
-                health = group.create_task(client.get("/health"))
-                answered, _ = await asyncio.wait([health], timeout=TIMEOUT / 2)
-        assert answered and health.result().json() == {"status": "alive"}
+                answer = group.create_task(client.get("/quick"))
+                answered, _ = await asyncio.wait([answer], timeout=TIMEOUT / 2)
+        assert answered and answer.result().json() == quick()
 
     asyncio.run(main())
 
 
 def test_it_runs_as_it_stands(tmp_path: Path) -> None:
     done = python("-W", "error", "-c", ASK_ONCE, cwd=tmp_path)
-    calls = 3 + 4 + 3 + 4 + 1
-    assert (done.stdout.splitlines(), done.stderr) == ([str(ITEM)] * 4 + ["{'status': 'alive'}", str(calls)], "")
+    answers = [str(ITEM)] * 4 + ["{'status': 'alive'}", str(3 + 4 + 3 + 4), "503 1", "503 1"]
+    assert (done.stdout.splitlines(), done.stderr) == (answers, "")
 
 
 def test_the_page(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.common import TIMEOUT, Background, eventually
-from support.pages import skip_without_packages
+from support.pages import ROOT, blocks_of, changed, changes_of, skip_without_packages
 from support.server import program, reserved_port
 
 APP = """
@@ -64,10 +64,10 @@ def pid_of(answer: str) -> str:
     return answer.split()[0]
 
 
-def answer(port: int) -> str:
+def answer(port: int, path: str = "/") -> str:
     """Return what is answered; nothing if nobody is there, or a worker that ends."""
     try:
-        return get(port, "/")
+        return get(port, path)
     except OSError:
         return ""
 
@@ -185,6 +185,26 @@ def test_prometheus_has_the_sum_over_the_workers_of_gunicorn(tmp_path: Path, mon
         eventually(lambda: shown("ebbpool_thread_limit") == 4, "the dead worker has no threads")
         (tmp_path / "go on").write_text("")
         assert slow.getresponse().status == 200
+
+
+def test_prometheus_has_the_sum_over_the_workers_of_uvicorn(tmp_path: Path) -> None:
+    def shown(name: str, number: float) -> bool:
+        return f'ebbpool_{name}{{pool="web"}} {number}\n' in answer(port, "/metrics")
+
+    page = ROOT / "docs/integrations/fastapi.md"
+    (change,) = changes_of(page)
+    code = changed(blocks_of(page)[1], change)
+    skip_without_packages(f"import uvicorn\n{code}")
+    (tmp_path / "app.py").write_text(code, encoding="utf-8")
+    (tmp_path / "metrics").mkdir()
+    with reserved_port() as port:
+        command = ["-m", "uvicorn", "app:app", "--port", str(port), "--workers", "2", "--log-level", "warning"]
+        with program(*command, cwd=tmp_path, PROMETHEUS_MULTIPROC_DIR="metrics"):
+            eventually(lambda: shown("thread_limit", 512.0), "both workers are there", 6 * TIMEOUT)
+            for _ in range(5):
+                assert get(port, "/report") == '{"status":"done"}'
+            # The endpoint and its response model, each time.
+            eventually(lambda: shown("task_submissions_total", 10.0), "all are counted")
 
 
 ASGI = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,21 @@ def blocks_of(page: Path, heading: str = "") -> list[str]:
     lines = page.read_text(encoding="utf-8").splitlines()
     start = next(number for number, line in enumerate(lines, 1) if line.startswith(heading))
     return [str(example.parsed) for example in Document.parse(str(page), PYTHON).examples() if example.line > start]
+
+
+def changes_of(page: Path) -> list[str]:
+    """Return the changes that a page has, one for each block."""
+    return re.findall(r"```diff\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+
+
+def changed(code: str, change: str) -> str:
+    """Return code after a change, whose parts are separated by ``@@``."""
+    for hunk in change.split("@@\n"):
+        lines = [(line[:1], line[1:]) for line in hunk.splitlines(keepends=True)]
+        old = "".join(line for kind, line in lines if kind != "+")
+        assert code.count(old) == 1, f"not once in the code:\n{old}"
+        code = code.replace(old, "".join(line for kind, line in lines if kind != "-"))
+    return code
 
 
 def imported(code: str) -> Iterator[str]:

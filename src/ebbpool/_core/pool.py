@@ -996,14 +996,14 @@ class Pool:
 
     @cython.locals(task=Task)
     def _refuse(self, late: list[Any]) -> None:
-        why = self.hung()
+        crew, why = self.crew(), self.hung()
         for each in late:
             task = each
             with self.mutex:
                 # One that has been withdrawn has told its submitter so.
                 scope = None if task._line is None else task._scope
             if scope is not None:
-                each.reject(scope.refusal(why))
+                each.reject(scope.refusal(crew, why))
 
     def leave_alone(self) -> float:
         """Have no look just because many workers run, until one is woken; return by when to look for other reasons."""

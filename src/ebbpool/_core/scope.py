@@ -49,13 +49,15 @@ class Scope:
             self.max_wait = max_wait
             self.latest = min(self.asked + max_wait, self.deadline)
 
-    def refusal(self, why: str = "") -> QueueTimeout:
-        """Return the error in place of a call that has waited for too long; its text ends with `why`."""
+    def refusal(self, crew: Any, why: str = "") -> QueueTimeout:
+        """Return the error in place of a call that has waited for too long in a pool; its text ends with `why`."""
+        where = "" if crew is None else f" in pool {crew.name!r}"
         waited = monotonic() - self.asked
         limit = f"max_wait={self.max_wait:g}"
         if self.deadline < self.asked + self.max_wait:
             limit = f"deadline={self.deadline - self.asked:g}"
-        return QueueTimeout(f"the task has waited for {waited:.3g} s, and may not begin after {limit}{why}", waited)
+        text = f"the task has waited for {waited:.3g} s{where}, and may not begin after {limit}{why}"
+        return QueueTimeout(text, waited)
 
     def cancel(self, hand_over: Callable[[Callable[[], None]], object] | None = None) -> None:
         """Tell the call that it is cancelled, and call its callbacks: here, or where `hand_over` has them called."""

@@ -154,7 +154,7 @@ def refuse(worker: Worker, future: Task) -> BaseException:
                 # Another call may be taken for short in its place.
                 worker.known.tried = False
             worker.known = None
-    error: BaseException = scope.refusal()
+    error: BaseException = scope.refusal(pool.crew())
     return error
 
 

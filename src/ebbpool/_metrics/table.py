@@ -77,17 +77,17 @@ METRICS: Final = (
     Metric("ebbpool.task.went_first", "counter", "went_first", "Calls of event loops that went first, as short ones."),
     Metric("ebbpool.task.expirations", "counter", "expired", "Tasks that failed because they had waited for too long."),
     Metric("ebbpool.task.abandoned", "level", "abandoned", "Running tasks whose await was given up."),
-    Metric("ebbpool.task.longest_abandoned", "longest", "longest_abandoned", "How long the first of these has run on."),
+    Metric("ebbpool.task.longest_abandoned", "longest", "longest_abandoned", "Longest time abandoned, still running."),
     Metric("ebbpool.task.delayed", "level", "delayed", "Delayed calls that are not due yet."),
     Metric("ebbpool.task.longest_running", "longest", "longest_running", "How long the longest-running task has run."),
     Metric(
         "ebbpool.loop.lag", "longest", _lag, "How late a loop picks up results: 99th percentile of a minute.", "loop"
     ),
-    Metric("ebbpool.loop.lag.most", "longest", _most_lag, "How late it picked one up at most in that minute.", "loop"),
+    Metric("ebbpool.loop.lag.most", "longest", _most_lag, "Largest lag of a loop in the last minute.", "loop"),
     Metric("ebbpool.lane.running", "level", "running", "Running tasks of the lane."),
     Metric("ebbpool.lane.limit", "level", "limit", "Maximum number of running tasks of the lane."),
     Metric("ebbpool.lane.queue.length", "level", "queued", "Tasks of the lane that wait, for their turn or a thread."),
-    Metric("ebbpool.lane.queue.oldest_wait", "longest", "oldest_wait", "How long the oldest of these has waited."),
+    Metric("ebbpool.lane.queue.oldest_wait", "longest", "oldest_wait", "How long the lane's oldest task has waited."),
 )
 
 BUCKETS: Final = (

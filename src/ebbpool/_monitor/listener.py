@@ -65,7 +65,8 @@ def from_environment() -> None:
             Listener(path, resident=True)
     except (OSError, RuntimeError, ValueError) as error:
         # The program goes on.
-        LOGGER.warning("%s=%s is not used: %s", VARIABLE, path, error)
+        hint = "; put {pid} into the path" if getattr(error, "errno", None) == errno.EADDRINUSE else ""
+        LOGGER.warning("%s=%s is not used: %s%s", VARIABLE, path, error, hint)
 
 
 def _path_of(value: Any) -> str:

@@ -172,10 +172,8 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
                 raise RuntimeError(f"cannot schedule new futures after {when}")
             if self._when_full == "reject":
                 self._pool.count_reject()
-                raise QueueFull(
-                    f"max_queue={self._settings.max_queue} tasks are waiting and every worker is busy",
-                    retry_after(self._pool),
-                )
+                waiting = f"max_queue={self._settings.max_queue} tasks are waiting in pool {self._crew.name!r}"
+                raise QueueFull(f"{waiting}, and every worker is busy", retry_after(self._pool))
             in_line = isinstance(future, LoopCall) and self._when_full == "block"
             if in_line or self._pool.forbids() is not None:
                 refusal = self._pool.push(future, False, True)
@@ -202,7 +200,7 @@ class ExecutorBase(tracing.Instrumentable, ExecutorCore):
             raise
         if late:
             pool.count_reject()
-            raise QueueTimeout(f"no room in the queue for {left:g} s{pool.hung()}", left)
+            raise QueueTimeout(f"no room in the queue of pool {self._crew.name!r} for {left:g} s{pool.hung()}", left)
         return ("broken" if pool.broken else "closed") if pool.was_refused(future) else None
 
     # Private attributes of a ThreadPoolExecutor that libraries read. There they are plain; here they are computed.

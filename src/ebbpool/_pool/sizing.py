@@ -152,13 +152,13 @@ class Sizing:
                 # Workers in doubt may wait for a lock that a computing thread holds. But a processor is idle.
                 return 1 if self._pause >= PAUSE else 0
             self.settled = True
-            self._cause = f"{running} workers are running"
+            self._cause = f"{running} workers compute"
             return 1 if self._stalled >= STALL and self._pause >= (STALL_PAUSE if in_use else PAUSE) else 0
         if in_use and running > 0:
             self._step = 1
             if self._pause < PAUSE:
                 return 0
-            self._cause = f"{running} of {present} workers are running"
+            self._cause = f"{running} of {present} workers compute"
             return limit - running if 2 * running < present else 1
         # Where little is computed, the next doubling may come sooner.
         self.tick = QUICK_TICK if not in_use and self._used * sample.cpus < 1.0 else TICK

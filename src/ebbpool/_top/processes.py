@@ -128,7 +128,16 @@ def everyone() -> list[tuple[int, str, str]]:
         raise Failed("listing needs Linux; give the PATH of the socket instead")
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
     found = [(pid, path) for pid in pids if (path := find(pid)) is not None]
-    return [(pid, path, _told(f"/proc/{pid}/cmdline").replace("\0", " ")) for pid, path in found]
+    return [(pid, path, _command(pid).replace("\0", " ")) for pid, path in found]
+
+
+def _command(pid: int) -> str:
+    """Return a command line; that of a child of multiprocessing says nothing, so that of its parent."""
+    told = _told(f"/proc/{pid}/cmdline")
+    if told.endswith("--multiprocessing-fork"):
+        parent = _told(f"/proc/{pid}/stat").rpartition(")")[2].split()[1:2]
+        told = _told(f"/proc/{parent and parent[0]}/cmdline") or told
+    return told
 
 
 class Attached:

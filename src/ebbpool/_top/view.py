@@ -192,7 +192,7 @@ def screen(
         parts.append(_tasks(model, tasks, keys, stacks))
         used = max(1, min(tasks, len(model.tasks())))
     logged = decisions[-(log + tasks - used) :]
-    parts += [Text(), *_log(logged)]
+    parts += [Text(), *_log(logged, keys)]
     return Group(*parts, *(_foot(model, room - pools - used - max(1, len(logged))) if keys else ()))
 
 
@@ -211,8 +211,8 @@ def _head(model: Model, width: int) -> Text:
     for fact in (
         f"{_count(len(pools), 'pool')}, {_count(threads, 'thread')}",
         # Each pool shows all loops of the process.
-        *(f"{lag['name']} late {1e3 * lag['p99']:.1f} ms (p99)" for lag in (pools[0]["loop_lag"] if pools else ())),
-        *(f"{_count(len(others), 'thread')} of no pool" for others in [snapshot["others"]] if others),
+        *(f"loop in {lag['name']} late {1e3 * lag['p99']:.1f} ms" for lag in (pools[0]["loop_lag"] if pools else ())),
+        *(f"{_count(len(others), 'other thread')}" for others in [snapshot["others"]] if others),
         _clock(snapshot["time"]),
         snapshot["python"],
         f"ebbpool {snapshot['ebbpool']}",
@@ -303,12 +303,13 @@ def _stack(task: Task, width: int = UNLIMITED, end: str = "") -> list[Text]:
     return texts
 
 
-def _log(decisions: list[tuple[float, str, dict[str, Any]]]) -> Iterable[RenderableType]:
+def _log(decisions: list[tuple[float, str, dict[str, Any]]], keys: bool) -> Iterable[RenderableType]:
     yield Text("SIZING", "bold dim")
     for at, pool, each in decisions:
         change = str(each["workers"]) + (f"→{each['workers'] + each['grown']}" if each["grown"] else "")
         line = f"{_clock(at)}  {printable(pool)}  {change}  {printable(each['reason'])}"
-        yield Text(line, no_wrap=True, overflow="ellipsis")
+        # What is printed may have long lines, and the reason is at their end.
+        yield Text(line, no_wrap=True, overflow="ellipsis" if keys else "ignore")
     if not decisions:
         yield Text("(nothing yet)", "dim")
 
