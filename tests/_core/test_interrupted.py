@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support import seams
-from support.common import TIMEOUT, Background, Gate, eventually
+from support.common import LONG, TIMEOUT, Background, Gate, eventually
 
 from ebbpool import COMPILED, AdaptiveExecutor
 
@@ -82,6 +82,32 @@ def test_with_a_full_queue_each_task_still_has_one_fate(operation: str, handler:
             assert (sum(runs.values()), max(runs.values())) == (ran, 1), places
             stats = pool.stats()
             assert (stats.queued, stats.submitted, stats.completed + stats.cancelled) == (0, 6, 6), places
+        return places
+
+    at_each_call(play)
+
+
+@pytest.mark.parametrize("way", ["submit", "resize", "shutdown"])
+def test_a_pool_that_shrinks_counts_each_worker_once(way: str) -> None:
+    handlers: dict[str, Callable[[Any], object]] = {
+        "submit": lambda pool: pool.submit(int),
+        "resize": lambda pool: pool.resize(max_workers=2),
+        "shutdown": lambda pool: pool.shutdown(wait=False),
+    }
+
+    def play(number: int) -> list[str]:
+        with AdaptiveExecutor(4, keep_alive=LONG) as pool, Gate() as gate:
+            gate.hold(pool, 4)
+            gate.open()
+            assert pool.wait_idle(TIMEOUT)
+            with at_call(number, lambda: handlers[way](pool)) as places:
+                pool.resize(max_workers=1)
+            assert pool.wait_idle(TIMEOUT), places
+            left = 0 if way == "shutdown" and places else 1
+            eventually(lambda: pool.stats().workers <= max(left, pool._max_workers))
+            with seams.engine_of(pool).mutex:
+                seams.check(seams.engine_of(pool))
+            assert left == 0 or pool.submit(int).result(TIMEOUT) == 0
         return places
 
     at_each_call(play)

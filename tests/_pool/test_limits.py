@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 import os
@@ -10,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from concurrent.futures.thread import BrokenThreadPool
 from typing import Any
 
 import pytest
 from support import seams
 from support.cancelling import cancel
-from support.common import LONG, TIMEOUT, Background, Gate, eventually, wait_for_idle
+from support.common import LONG, TIMEOUT, Background, Boom, Gate, eventually, no_thread, starting, wait_for_idle
 from support.loops import until
 
 import ebbpool
@@ -124,6 +126,47 @@ def test_it_is_not_looked_at_while_nothing_waits(settings: Any) -> None:
         gate.hold(pool, many)
         eventually(lambda: seams.crew_of(pool) not in seams.timekeeper._watched)
         gate.open()
+
+
+@pytest.mark.parametrize("ends", ["late", "no initializer"])
+def test_a_callback_that_ends_threads_keeps_no_other_task_from_its_end(ends: str) -> None:
+    def leave(_: object) -> None:
+        raise SystemExit
+
+    begun, opened = threading.Event(), threading.Event()
+
+    def initialize() -> None:
+        begun.set()
+        assert opened.wait(TIMEOUT)
+        if ends != "late":
+            raise Boom
+
+    with AdaptiveExecutor(1, initializer=initialize, max_wait=SOON if ends == "late" else None) as pool:
+        futures = [pool.submit(int) for _ in range(4)]
+        futures[0].add_done_callback(leave)
+        assert begun.wait(TIMEOUT)
+        if ends != "late":
+            opened.set()
+        expected = QueueTimeout if ends == "late" else BrokenThreadPool
+        assert {type(future.exception(TIMEOUT)) for future in futures} == {expected}
+        opened.set()
+
+
+def test_beyond_the_ceiling_a_refused_thread_is_tried_again_in_time_and_not_at_each_look() -> None:
+    tried: list[float] = []
+
+    def refuse() -> None:
+        tried.append(time.monotonic())
+        no_thread()
+
+    with AdaptiveExecutor(1) as pool, Gate() as gate, pool.session() as session:
+        gate.hold(pool)
+        with starting(r"ebbpool-\d+_\d+", refuse):
+            future = session.submit(int)
+            eventually(lambda: len(tried) >= 3)
+        assert future.result(TIMEOUT) == 0
+        gate.open()
+    assert all(later - earlier >= 0.19 for earlier, later in itertools.pairwise(tried))
 
 
 def test_the_caller_that_runs_a_call_is_interrupted_with_it() -> None:

@@ -340,8 +340,9 @@ class FutureCore(Task):
                     listener(self)
             except BaseException as error:
                 LOGGER.exception("exception calling callback for %r", self)
-                # A worker survives it. In any other thread it is raised once the rest of the audience has been told.
-                if not issubclass(type(error), Exception) and _here.worker is None:
+                # A worker and the timekeeper survive it. In any other thread it is raised once the rest of the audience
+                # has been told.
+                if not (issubclass(type(error), Exception) or _here.worker is not None or _here.keeps_time):
                     interrupt = error
         if interrupt is not None:
             raise interrupt

@@ -65,6 +65,7 @@ from ebbpool._core.staff import ALL
 TICK = 0.001  # seconds until the timekeeper looks while tasks wait and there may be more workers
 HORIZON = 0.01  # the same while there may not
 TRIAL = 0.01  # seconds for which a short call may run before it is looked whether it has turned out long
+AGAIN = 0.2  # seconds until a start beyond the ceiling that was refused is tried again
 ROOM = 24  # nested calls that a step of the plain core needs at most, which may not be left half done
 
 
@@ -141,6 +142,7 @@ class Pool:
         self.broken: bool = False
         self.deserted: bool = False  # whether threads are excused from waiting: the exit waits for them, not for this
         self.rejected: int = 0
+        self.refused: float = -inf  # when the system has refused a thread
         self._begin()
 
     def _begin(self) -> None:
@@ -547,8 +549,15 @@ class Pool:
             _leave_room(ROOM)
         # Some may stay for the next short calls.
         most = staff.ceiling + staff.short_room + self.backlog.lent.live()
-        while staff.parked and (staff.active() > most or (self.closed and waiting == 0)):
-            staff.leave(staff.parked[0])
+        while (staff.active() > most or (self.closed and waiting == 0)) and staff.parked:
+            # Off the line at once, as `Staff.leave` does it: a handler may send others home.
+            worker = staff.parked[0]
+            del staff.parked[0]
+            staff.counts[PARKED] -= 1
+            staff.headcount -= 1
+            worker.state = GONE
+            worker.ring()
+            staff.workers.remove(worker)
 
     def _hire(self, count: int) -> None:
         if not cython.compiled:
@@ -566,7 +575,7 @@ class Pool:
     def _needs_one_beyond(self) -> bool:
         """Return whether there has to be a worker beyond the ceiling for a task that has one, or for a short call."""
         staff, backlog = self.staff, self.backlog
-        if self.broken or staff.parked:
+        if self.broken or staff.parked or self.clock - self.refused < AGAIN:
             return False
         starting = staff.counts[STARTING]
         short = backlog.short.live() if staff.ceiling <= staff.active() < staff.ceiling + staff.short_room else 0
@@ -647,6 +656,7 @@ class Pool:
         staff = self.staff
         call = None if task is None else (task._fn, task._args, task._kwargs)
         with self.mutex:
+            self.refused = monotonic()
             staff.unhire(1 + staff.unborn)
             staff.unborn = 0
             withdrawn = self._too_many(task)

@@ -36,7 +36,7 @@ cdef extern from *:
 
 cdef class Pool
 cdef Pool _ORPHANS
-cdef double HORIZON, TICK, TRIAL
+cdef double AGAIN, HORIZON, TICK, TRIAL
 cdef Py_ssize_t ROOM
 
 @cython.locals(current=Task)
@@ -58,7 +58,7 @@ cdef class Pool:
     cdef readonly Staff staff
     cdef readonly Backlog backlog
     cdef readonly Tally tally
-    cdef double clock, next_look
+    cdef double clock, next_look, refused
     cdef readonly Py_ssize_t max_queue
     cdef readonly double max_wait
     cdef readonly bint rejecting, closed, broken, contextual
@@ -94,7 +94,7 @@ cdef class Pool:
     cdef sweep(self, Task task)
     @cython.locals(waiting=Py_ssize_t, wanted=double, actions=int, staff=Staff, backlog=Backlog)
     cdef int _balance(self, bint arrived, bint refused=*) except -1
-    @cython.locals(staff=Staff, most=Py_ssize_t)
+    @cython.locals(staff=Staff, most=Py_ssize_t, worker=Worker)
     cdef _send_home(self, Py_ssize_t waiting)
     cdef _hire(self, Py_ssize_t count)
     @cython.locals(active=Py_ssize_t, staff=Staff)

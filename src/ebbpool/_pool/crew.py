@@ -193,6 +193,8 @@ class Crew:
         except BaseException:
             LOGGER.critical("Exception in initializer:", exc_info=True)
             self.cause = "A thread initializer failed, the thread pool is not usable anymore"
+            # As in any worker, callbacks end nothing but themselves.
+            here.worker = worker
             self.pool.close(broken=True)
             for future in self.pool.waiting():
                 future.reject(BrokenThreadPool(self.cause))
