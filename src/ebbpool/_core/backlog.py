@@ -138,22 +138,28 @@ class Backlog:
 
     def soonest(self) -> float:
         """Return by when the first task has to begin; infinity if all may wait for ever."""
-        while self.times:
+        while True:
+            # A handler may change it as the loop turns.
+            if not self.times:
+                return inf
             first: list[Any] = self.times[0]
             if first[2] is not None:
                 latest: float = first[0]
                 return latest
-            heappop(self.times)
             self.gone -= 1
-        return inf
+            heappop(self.times)
 
     def late(self, now: float) -> list[Any]:
         """Return tasks that ought to have begun."""
         found: list[Any] = []
         while len(found) < LATE and self.soonest() <= now:
-            entry: list[Any] = heappop(self.times)
-            found.append(entry[2])
-            entry[2] = None
+            if self.times:
+                # It stays on the heap until it is come across: a finaliser may end the task meanwhile.
+                entry: list[Any] = self.times[0]
+                task, entry[2] = entry[2], None
+                if task is not None:
+                    self.gone += 1
+                    found.append(task)
         return found
 
     def choose_end(self, now: float, max_wait: float, taken: int) -> None:

@@ -308,17 +308,15 @@ class Pool:
         with self.mutex:
             return task._code == PENDING and task._line is None
 
-    @cython.locals(head=Task, task=Task)
+    @cython.locals(task=Task)
     def _settle(self) -> None:
         """Under the mutex: let in those that have waited longest for a place in the queue."""
         room = self.room
-        while room.tasks:
-            head = room.tasks[0]
-            if head._code == PENDING and self._refusal(False) == "full":
+        while True:
+            # A handler or a finaliser may let some in as the loop turns, and in `_refusal`.
+            head: Any = room.tasks[0] if room.tasks else None
+            if head is None or (head._code == PENDING and self._refusal(False) == "full") or not room.tasks:
                 return
-            if not room.tasks:
-                return
-            # Maybe another: a handler or a finaliser may have let that one in meanwhile.
             task = room.popleft()
             if task._code == PENDING:
                 task._line = None
@@ -459,7 +457,10 @@ class Pool:
         if backlog.tasks and lane.admitted < lane.limit:
             # With an empty queue nobody has set it since the lane's last task was taken.
             self.clock = monotonic()
-        while lane.admitted < lane.limit and backlog.tasks:
+        while True:
+            # A handler may let some in as the loop turns.
+            if lane.admitted >= lane.limit or not backlog.tasks:
+                break
             task = backlog.popleft()
             if task._code == PENDING:
                 task._line = None
@@ -516,8 +517,11 @@ class Pool:
                         staff.counts[PARKED] -= 1
                         staff.counts[COMING] += 1
                         worker.state = COMING
-                        if worker.bell.locked():
+                        try:
                             worker.bell.release()
+                        except RuntimeError:
+                            # It is free. `contextlib.suppress` would make calls.
+                            pass
                 else:
                     while not refused and self._needs_worker():
                         self._hire(1)

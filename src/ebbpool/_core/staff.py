@@ -60,10 +60,9 @@ class Worker:
     def ring(self) -> None:
         """Have it look at its state; under the mutex, where alone bells are rung."""
         try:
-            if self.bell.locked():
-                self.bell.release()
-        except RuntimeError:  # the other way makes calls
-            # A handler has rung it in between.
+            self.bell.release()
+        except RuntimeError:
+            # It is free. `contextlib.suppress` would make calls.
             pass
 
 

@@ -53,7 +53,10 @@ class Line:
     @cython.locals(head="Task")
     def trim(self, trash: list[Any]) -> None:
         """Move dead tasks from the head to `trash`, which the caller drops once the mutex is free."""
-        while self.dead and self.tasks:
+        while True:
+            # A handler may change it as the loop turns.
+            if not self.dead or not self.tasks:
+                break
             head = self.tasks[0]
             if head._code == PENDING:
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ebbpool._core import uncompiled as cython
@@ -145,7 +146,8 @@ def count_lane(pool: Pool, lane: LaneCore) -> dict[str, float]:
             backlog = pool.backlog
             lines = [backlog.lent, backlog.front, backlog.short, backlog.queue]
             for line in lines if lane.admitted > running else [lane.backlog]:
-                for place, each in enumerate(line.tasks, 1):
+                # A copy: a handler may submit meanwhile.
+                for place, each in enumerate(list(islice(line.tasks, SEARCHED)), 1):
                     task = each
                     if place == SEARCHED or (task._lane is lane and task._code == PENDING):
                         oldest = max(oldest, now - task._queued_at)
