@@ -18,6 +18,7 @@ from support.common import (
     run_script,
     wait_for_idle,
 )
+from support.pages import ROOT
 from support.seams import engine_of
 
 from ebbpool import AdaptiveExecutor
@@ -62,6 +63,15 @@ def test_names_keep_the_rules_of_promtool() -> None:
     for name in names:
         assert re.fullmatch("ebbpool(_[a-z]+)+", name), "lower case, and no colon"
         assert not name.endswith(("_count", "_sum", "_bucket")), "that is what the parts of a histogram are called"
+
+
+def test_the_page_has_every_metric() -> None:
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    told = set()
+    for cell in re.findall(r"^\| (`ebbpool\..*?) \| `ebbpool_", page, flags=re.MULTILINE):
+        first, *others = re.findall(r"`(.*?)`", cell)
+        told.update([first, *(first.rpartition(".")[0] + other for other in others)])
+    assert told == {*HISTOGRAMS, *(metric.name for metric in METRICS)}
 
 
 @pytest.mark.parametrize(
