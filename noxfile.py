@@ -24,8 +24,7 @@ nox.options.download_python = "never"
 
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
-LEFT = ("*.c", "*.egg-info", "*.pyd", "*.so", "*env", ".*", "__pycache__", "_build", "build", "dist", "reports")
-"""What is not copied with the sources."""
+NOT_COPIED = ("*.c", "*.egg-info", "*.pyd", "*.so", "*env", ".*", "__pycache__", "_build", "build", "dist", "reports")
 OPTIONAL = ("axe-playwright-python", "playwright", "rloop", "uvloop", "zuvloop")
 """What some Pythons have no wheel of; tests that need it skip."""
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14", "3.15", "3.14t", "3.15t", "pypy3.11")
@@ -109,7 +108,7 @@ def snapshot(session: nox.Session) -> Path:
     """Copy the sources, so that a build neither finds nor leaves anything in the tree, and what git tells of them."""
     folder = Path(session.create_tmp()).resolve() / "source"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*LEFT))
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
     origin = ".git_archival.txt"  # where setuptools-scm looks for the version; before the first tag it counts commits
     if commit := git("rev-parse", "--short=9", "HEAD"):
         told = git("describe", "--tags", "--match", "v[0-9]*") or [f"v0.0-{len(git('rev-list', 'HEAD'))}-g{commit[0]}"]
@@ -151,9 +150,10 @@ def quick(session: nox.Session) -> None:
     session.run("mypy")
     main = git("merge-base", "HEAD", "origin/main") or git("merge-base", "HEAD", "main") or ["HEAD"]
     changed = git("diff", "--name-only", *main) + git("ls-files", "--others", "--exclude-standard")
-    chosen = {f"tests/{name}" for name in ("_core", "test_bad_input.py", "test_executor.py", "test_imports.py")}
-    chosen.update(name for name in changed if re.match(r"tests/(?!interleavings/|stress/)(.*/)?test_\w+\.py", name))
-    for room in re.findall(r"^src/ebbpool/_?(\w+)", "\n".join(changed), flags=re.MULTILINE):
+    chosen = {name for name in changed if re.match(r"tests/(?!interleavings/|stress/)(.*/)?test_\w+\.py", name)}
+    chosen.add("tests/_loops/test_short_first.py")  # a model of the engine
+    rooms = re.findall(r"^src/ebbpool/_?(\w+)", "\n".join(changed), flags=re.MULTILINE)
+    for room in ("bad_input", "core", "executor", "imports", *rooms):
         chosen |= {f"tests/_{room}", f"tests/test_{room}.py"}
     present = [name for name in sorted(chosen) if (ROOT / name).exists()]
     session.run("python", "-m", "pytest", "-n", "4", *present, *session.posargs, env=CORES["pure"])
@@ -167,7 +167,6 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     if (ROOT / ".git").exists():
         session.run("reuse", "lint", "--quiet")
-    if (ROOT / ".github").exists():
         session.run("zizmor", "--offline", "--quiet", "--no-progress", ".github")
 
 
@@ -212,24 +211,19 @@ def interleavings(session: nox.Session, core: str) -> None:
 @listed
 @on(EVERY)
 def conformance(session: nox.Session, core: str) -> None:
-    """Run CPython's own tests of thread pools and futures on ebbpool: a minute a Python and core."""
-    install(session, "test", core=core)
+    """Run CPython's own tests of pools and futures, a minute a Python and core; 3 over a cluster (``-- --cluster``)."""
+    install(session, "cluster" if "--cluster" in session.posargs else "test", core=core)
     session.run("python", "tests/conformance/run.py", *session.posargs, env=CORES[core])
 
 
 @listed
-def conformance_cluster(session: nox.Session) -> None:
-    """Run CPython's own tests of executors on the one over a Dask cluster: 3 minutes."""
-    install(session, "cluster", core="ext")
-    session.run("python", "tests/conformance/run.py", "--cluster", *session.posargs)
-
-
-@listed
 def integrations(session: nox.Session) -> None:
-    """Run the pages of docs/integrations and all other examples, with the libraries that they are about: 3 minutes."""
+    """Run all examples with the libraries that they are about, anyio's tests on the oldest and newest: 4 minutes."""
     install(session, "integrations", quickly=True, core="ext")
-    suites = ("-n", "4", "tests/integrations", "tests/test_examples.py", "tests/_anyio/test_anyio_overload.py")
-    session.run("python", "-m", "pytest", *(session.posargs or suites))
+    oldest = PYPROJECT["project"]["optional-dependencies"]["anyio"][0].replace(">=", "==")
+    for anyio, suites in ((oldest, ()), ("anyio<5", ("tests/integrations", "tests/test_examples.py"))):
+        session.install("--upgrade", anyio, silent=True)
+        session.run("python", "-m", "pytest", *(session.posargs or ("-n", "4", "tests/_anyio", *suites)))
 
 
 @listed
@@ -283,7 +277,6 @@ def bench(session: nox.Session) -> None:
     """Run the benchmarks, half an hour, or look at runs: ``-- --quick``, ``-- submit map``, ``-- show RUN``."""
     install(session, "bench")
     with suppress(nox.command.CommandFailed):
-        # It imports Cython in its setup.py and does not say so.
         session.install("--no-build-isolation", "fastthreadpool", silent=True)
     install(session, core="ext")
     session.run("python", "-m", "benchmarks", *session.posargs)
@@ -296,24 +289,20 @@ def guard(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.guard", *session.posargs)
 
 
+def make(session: nox.Session, kind: str, source: Path, folder: Path, core: str, **env: str | None) -> Path:
+    """Make an sdist or a wheel in a folder of its own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", str(folder), f"--{kind}", str(source), env=CORES[core] | env)
+    return next(folder.iterdir())
+
+
 def make_sdist(session: nox.Session, folder: Path) -> tuple[Path, Path]:
     """Make an sdist in a folder of its own; return it, and the folder where it is unpacked."""
+    sdist = make(session, "sdist", snapshot(session), folder, "pure")
     unpacked = Path(session.create_tmp()).resolve() / "unpacked"
-    for old in (folder, unpacked):
-        shutil.rmtree(old, ignore_errors=True)
-    session.run("python", "-m", "build", "--outdir", str(folder), "--sdist", str(snapshot(session)), env=CORES["pure"])
-    (sdist,) = folder.iterdir()
+    shutil.rmtree(unpacked, ignore_errors=True)
     shutil.unpack_archive(sdist, unpacked)
     return sdist, next(unpacked.iterdir())
-
-
-def make_wheel(session: nox.Session, source: Path, core: str, **env: str | None) -> Path:
-    """Make a wheel in a folder of its own."""
-    folder = Path(session.create_tmp()).resolve() / core
-    shutil.rmtree(folder, ignore_errors=True)
-    session.run("python", "-m", "build", "--outdir", str(folder), "--wheel", str(source), env=CORES[core] | env)
-    (made,) = folder.iterdir()
-    return made
 
 
 @listed
@@ -321,7 +310,8 @@ def build(session: nox.Session) -> None:
     """Make an sdist, a compiled and a pure wheel in dist/, and run the suite on each as it is installed: 20 minutes."""
     install(session, "build", "test")
     sdist, source = make_sdist(session, ROOT / "dist")
-    made = [(sdist, "ext"), *((make_wheel(session, source, core), core) for core in ("ext", "pure"))]
+    folder = Path(session.create_tmp()).resolve()
+    made = [(sdist, "ext"), *((make(session, "wheel", source, folder / core, core), core) for core in ("ext", "pure"))]
     for wheel, _ in made[1:]:
         shutil.copy2(wheel, ROOT / "dist")
     session.run("twine", "check", "--strict", *(str(artefact) for artefact, _ in made))
@@ -348,8 +338,9 @@ def wheel(session: nox.Session, core: str) -> None:
     install(session, "build")
     settings = PYPROJECT["tool"]["cibuildwheel"]
     env = settings["environment"] | settings.get(sys.platform, {}).get("environment", {})
-    _, source = make_sdist(session, Path(session.create_tmp()).resolve() / "sdist")
-    made = make_wheel(session, source, core, **env)
+    folder = Path(session.create_tmp()).resolve()
+    _, source = make_sdist(session, folder / "sdist")
+    made = make(session, "wheel", source, folder / core, core, **env)
     if sys.platform == "linux":
         session.run("auditwheel", "repair", "--wheel-dir", str(made.parent / "repaired"), str(made))
         (made,) = (made.parent / "repaired").iterdir()

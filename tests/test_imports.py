@@ -1,8 +1,13 @@
-"""Imports run one way, and `import ebbpool` stays small."""
+"""Imports run one way, and `import ebbpool` stays small.
+
+Where a new import is meant, change the row of its file or folder in `IMPORTS`; that has to be one on a lower floor of
+the package layout in docs/design.md, or `test_files_and_folders_form_no_circle` fails, too.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -154,13 +159,39 @@ def unit_of(module: str) -> str:
 
 
 def test_every_file_and_folder_has_its_row() -> None:
-    assert {unit_of(module) for module in MODULES} == IMPORTS.keys()
+    assert {unit_of(module) for module in MODULES} == IMPORTS.keys(), "add or remove the row in IMPORTS"
 
 
 @pytest.mark.parametrize("unit", IMPORTS)
 def test_the_table_says_what_is_imported(unit: str) -> None:
     used = {unit_of(name) for module in MODULES if unit_of(module) == unit for name in own(module)}
-    assert used - {unit} == IMPORTS[unit]
+    assert used - {unit} == IMPORTS[unit], f"if that is meant, and goes down, change the row {unit!r} in IMPORTS"
+
+
+def borrowed_names(units: set[str]) -> set[str]:
+    """Return what some files and folders use of the private parts of others: modules, and names that are not ours."""
+    ours, used = {*MODULES}, set()
+    for module, path in SOURCES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            words = [value for _, value in ast.iter_fields(node) if isinstance(value, str) and " " not in value]
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or isinstance(
+                getattr(node, "ctx", None), ast.Store
+            ):
+                ours.update(words)
+            elif unit_of(module) in units:
+                used.update(re.findall(r"(?<!\w)_(?!ebbpool)[A-Za-z]\w*", " ".join(words)))
+                if isinstance(node, ast.ImportFrom) and re.match(r"(?!ebbpool)\w+.*\._", f"{node.module}"):
+                    used.update(alias.name for alias in node.names)
+    return used - ours
+
+
+def test_what_is_private_to_libraries_of_event_loops_is_in_the_tables_about_them() -> None:
+    """A release of anyio or trio may change it, and then this page says what to look at."""
+    page = (ROOT / "docs/design/loops.md").read_text(encoding="utf-8")
+    told = {word for code in re.findall(r"`([^`\n]+)`", page) for word in re.findall(r"\w+", code)}
+    assert borrowed_names({"_anyio", "_loops", "anyio", "switch"}) <= told
+    sources = "".join(path.read_text(encoding="utf-8") for path in SOURCES.values())
+    assert [word for word in told if word.startswith("_") and word not in sources] == []
 
 
 def test_one_module_reads_the_frames_of_other_threads() -> None:

@@ -116,9 +116,17 @@ def test_what_the_changelog_says_was_released_has_a_tag() -> None:
     assert {f"v{version}" for version in dated} == set(tags)
 
 
-def test_the_page_for_contributors_has_the_sessions_in_the_order_of_the_list() -> None:
-    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/working.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert [name for row in rows for name in re.findall(r"`(\w+)`", row)] == sessions()
+@pytest.mark.parametrize("page", ["design/invariants.md", "working.md"])
+def test_the_tests_that_a_page_names_are_there(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    source = ""
+    for name in re.findall(r"`(?:tests/)?((?:\w+/)*test_\w+(?:\.py)?)`", text):
+        if name.endswith(".py"):
+            source = (ROOT / "tests" / name).read_text(encoding="utf-8")
+        else:
+            assert f"def {name}(" in source, name
+    for invariant in re.findall(r"^\| \*.*\|$", text, flags=re.MULTILINE):
+        assert re.search(r"`test_\w+`|\bturns\b", invariant), f"which test fails? {invariant}"
 
 
 WHEEL = """

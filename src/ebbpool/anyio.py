@@ -21,12 +21,13 @@ import importlib.metadata
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, TypeVarTuple
 
 from ebbpool._core.accel import say_if_plain
 from ebbpool._errors import lacking
 from ebbpool._pool import lifecycle
+from ebbpool._pool.cancelling import deadlines_elsewhere
 from ebbpool._replacements import Replacements
 from ebbpool.executor import AdaptiveExecutor, must_be_executor, must_be_open
 
@@ -37,8 +38,6 @@ except ImportError as _error:
 
 if TYPE_CHECKING:
     from anyio import CapacityLimiter
-
-    from ebbpool._anyio.trial import RunSync
 
 __all__ = ["Installation", "UnsupportedVersion", "install", "run_sync", "uninstall"]
 
@@ -97,7 +96,7 @@ class Installation(Replacements):
 _lock = threading.RLock()
 _installed: Installation | None = None
 _shared: AdaptiveExecutor | None = None
-_run_sync_of: dict[Any, RunSync] = {}
+_run_sync_of: dict[Any, Callable[..., Coroutine[Any, Any, Any]]] = {}
 """The function that runs calls, for each of anyio's backend classes that has passed the self-test."""
 
 
@@ -264,19 +263,23 @@ def _shared_executor() -> AdaptiveExecutor:
     return executor
 
 
-def _checked(backend: Any) -> RunSync:
-    """Return the function that runs calls for `backend`; the first time, after a trial of it."""
+def _checked(backend: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return the function that runs calls for `backend`, once it has passed a trial, which also asks for a deadline.
+
+    A failure is not remembered, so the next call makes another trial; until one is passed, `time_left` does not ask.
+    """
     with _lock:
         if backend not in _run_sync_of:
             library = backend.__module__.rpartition("_")[2]
             try:
                 from ebbpool._anyio.trial import attempt
 
-                run: RunSync = importlib.import_module(f"ebbpool._anyio.on_{library}").run_sync
-                attempt(run, library)
+                way = importlib.import_module(f"ebbpool._anyio.on_{library}")
+                attempt(way, library)
             except Exception as error:
                 version = importlib.metadata.version("anyio")
                 why = f"anyio {version} fails ebbpool's self-test on {library}: {error!r}"
                 raise UnsupportedVersion(why) from error
-            _run_sync_of[backend] = run
+            deadlines_elsewhere.append(way.deadline)
+            _run_sync_of[backend] = way.run_sync
         return _run_sync_of[backend]

@@ -63,7 +63,7 @@ class _Instruments:
             )
 
         make = functools.partial(meter.create_histogram, explicit_bucket_boundaries_advisory=BUCKETS)
-        self._times = [make(metric.name, unit=metric.unit, description=metric.help) for metric in HISTOGRAMS]
+        self._times = [make(name, unit="s", description=says) for name, says in HISTOGRAMS.items()]
 
     def _observe(self, metric: Metric, options: CallbackOptions) -> Iterator[Observation]:
         source = self.source

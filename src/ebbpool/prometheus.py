@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Final
 
 from ebbpool._errors import lacking
 from ebbpool._metrics.source import Source, one_in
-from ebbpool._metrics.table import BUCKETS, BY_NAME, GROWING, HISTOGRAMS, METRICS, Amounts, Kind
+from ebbpool._metrics.table import BUCKETS, BY_NAME, GROWING, HISTOGRAMS, METRICS, Amounts, Kind, in_prometheus
 from ebbpool._pool import lifecycle
 from ebbpool._pool.threads import WorkerThread
 
@@ -76,8 +76,9 @@ class PoolCollector(Collector):
     def __init__(self, *, sample: float | None = None) -> None:
         every = one_in(sample)
         self._histograms = [
-            Histogram(each.prometheus_name, each.help, ["pool"], registry=None, buckets=BUCKETS)
-            for each in HISTOGRAMS * bool(every)
+            Histogram(in_prometheus(name, "s"), says, ["pool"], registry=None, buckets=BUCKETS)
+            for name, says in HISTOGRAMS.items()
+            if every
         ]
         self._source: Source | None = None
         self._pools: set[str] = set()

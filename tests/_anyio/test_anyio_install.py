@@ -15,7 +15,7 @@ from anyio import to_thread
 from anyio._backends._asyncio import AsyncIOBackend
 from anyio.to_thread import run_sync as imported_before
 from support.anyio import Way, missing
-from support.common import output_of, run_script
+from support.common import fail, output_of, run_script
 
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor
@@ -122,6 +122,17 @@ def test_an_anyio_that_fails_the_self_test(monkeypatch: pytest.MonkeyPatch, pool
     uninstall()
 
 
+def test_an_anyio_that_does_not_tell_deadlines_fails_the_self_test_and_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ebbpool.anyio, "_run_sync_of", {})
+    monkeypatch.setattr("ebbpool._pool.cancelling.deadlines_elsewhere", [])
+    monkeypatch.setattr("ebbpool._anyio.on_asyncio.deadline", fail)
+    with pytest.raises(UnsupportedVersion, match=r"self-test on asyncio: .*Boom"):
+        asyncio.run(ebbpool.anyio.run_sync(abs, -1))
+    assert asyncio.run(to_thread.run_sync(ebbpool.time_left)) is None
+
+
 @pytest.mark.parametrize(
     "lacks",
     [
@@ -190,7 +201,7 @@ def test_a_trio_that_comes_later_and_fails_the_self_test_is_left_as_it_is() -> N
             warnings.simplefilter("always")
             with ebbpool.anyio.install(pool):
                 # As if a call could not ask whether its task has been cancelled.
-                trial._call = lambda scope, told: scope.cancel
+                trial._call = lambda deadline, scope, told: scope.cancel
                 print(call("asyncio"), call("trio"), call("trio"))
         print(*("self-test on trio" in str(warning.message) for warning in caught))
         """

@@ -13,8 +13,8 @@ from typing import Any
 import anyio
 import pytest
 from anyio import from_thread, to_thread
-from support.anyio import begun, leave_behind, missing, on_asyncio, until, way
-from support.common import LONG, TIMEOUT, Gate
+from support.anyio import begun, leave_behind, missing, until, way
+from support.common import TIMEOUT, Gate
 
 import ebbpool
 import ebbpool.anyio
@@ -90,27 +90,6 @@ async def test_a_call_whose_end_a_task_waits_for_keeps_its_place() -> None:
                 assert others.nobody_begins(pool)
         others.open()
         assert waiting.result(TIMEOUT) is None
-
-
-@on_asyncio
-async def test_a_call_knows_the_deadlines_of_the_scopes_around_it() -> None:
-    with AdaptiveExecutor() as pool, ebbpool.anyio.install(pool):
-        for abandon in (False, True):
-            assert await to_thread.run_sync(ebbpool.time_left, abandon_on_cancel=abandon) is None
-            with anyio.fail_after(2 * LONG), anyio.fail_after(LONG), anyio.fail_after(3 * LONG):
-                left = await to_thread.run_sync(ebbpool.time_left, abandon_on_cancel=abandon)
-                assert left is not None and LONG - TIMEOUT < left <= LONG
-                with anyio.CancelScope(shield=True):
-                    assert await to_thread.run_sync(ebbpool.time_left, abandon_on_cancel=abandon) is None
-
-
-@on_asyncio
-async def test_no_time_is_left_once_the_scope_is_cancelled() -> None:
-    left: list[float | None] = []
-    with way("installed") as installed:
-        async with installed.busy(lambda gate: (gate(), left.append(ebbpool.time_left()))) as (_, group):
-            group.cancel_scope.cancel()
-    assert left == [0.0]
 
 
 def wait_at(gate: Gate, value: Any = None) -> None:

@@ -23,11 +23,9 @@ from support.common import (
     starting,
     wait_for_idle,
 )
-from support.seams import BlockedSubmitter
+from support.seams import POLICIES, BlockedSubmitter
 
 from ebbpool import AdaptiveExecutor, QueueFull
-
-POLICIES = ["block", "reject", "caller_runs"]
 
 
 def fill(pool: AdaptiveExecutor, gate: Gate, *, workers: int, queued: int) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import Any, Self
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, wait_for_idle
 from support.loops import Loops, fail, on_every_loop, turns, until
-from support.seams import BlockedSubmitter
+from support.seams import POLICIES, BlockedSubmitter
 
 from ebbpool import AdaptiveExecutor, QueueFull
 
@@ -293,7 +293,7 @@ async def test_a_full_queue_whose_callers_run() -> None:
 
 
 @on_every_loop
-@pytest.mark.parametrize("policy", ["block", "reject", "caller_runs"])
+@pytest.mark.parametrize("policy", POLICIES)
 async def test_a_queue_of_no_length(policy: Any) -> None:
     async with AdaptiveExecutor(2, max_queue=0, when_full=policy, short_first=False) as pool:
         with Gate() as gate:

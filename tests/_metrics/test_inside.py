@@ -18,12 +18,13 @@ from support.common import (
     run_script,
     wait_for_idle,
 )
+from support.pages import ROOT
 from support.seams import engine_of
 
 from ebbpool import AdaptiveExecutor
 from ebbpool._metrics import source
 from ebbpool._metrics.source import MOST, Source, one_in
-from ebbpool._metrics.table import HISTOGRAMS, METRICS
+from ebbpool._metrics.table import HISTOGRAMS, METRICS, add, in_prometheus
 
 
 def test_shares() -> None:
@@ -53,15 +54,24 @@ def test_a_worker_never_waits_for_a_reader() -> None:
 
 
 def test_names_keep_the_rules_of_promtool() -> None:
-    names = set()
-    for metric in (*METRICS, *HISTOGRAMS):
-        name = metric.prometheus_name + "_total" * (metric.kind == "counter")
-        assert metric.help and name not in names
-        names.add(name)
+    names = [in_prometheus(name, "s") for name in HISTOGRAMS]
+    for metric in METRICS:
+        assert metric.help
+        names.append(metric.prometheus_name + "_total" * (metric.kind == "counter"))
+        assert names[-1].removesuffix("_total").endswith("_seconds") == (metric.unit == "s")
+    assert len(set(names)) == len(names)
+    for name in names:
         assert re.fullmatch("ebbpool(_[a-z]+)+", name), "lower case, and no colon"
-        assert name.endswith("_total") == (metric.kind == "counter")
         assert not name.endswith(("_count", "_sum", "_bucket")), "that is what the parts of a histogram are called"
-        assert name.removesuffix("_total").endswith("_seconds") == (metric.unit == "s")
+
+
+def test_the_page_has_every_metric() -> None:
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    told = set()
+    for cell in re.findall(r"^\| (`ebbpool\..*?) \| `ebbpool_", page, flags=re.MULTILINE):
+        first, *others = re.findall(r"`(.*?)`", cell)
+        told.update([first, *(first.rpartition(".")[0] + other for other in others)])
+    assert told == {*HISTOGRAMS, *(metric.name for metric in METRICS)}
 
 
 @pytest.mark.parametrize(
@@ -134,6 +144,14 @@ def test_counters_of_a_name_go_on_if_another_pool_has_it_by_the_next_reading() -
     assert "heir" not in source.read()
     with AdaptiveExecutor(thread_name_prefix="heir"):
         assert source.read()["heir"][DONE] == 0
+
+
+def test_of_pools_of_one_name_levels_are_added_up_and_the_longest_duration_counts() -> None:
+    queued, waited = ("ebbpool.queue.length", "", ""), ("ebbpool.queue.oldest_wait", "", "")
+    total = {queued: 1.0, waited: 3.0}
+    add(total, {queued: 2.0, waited: 5.0})
+    add(total, {queued: 4.0, waited: 2.0})
+    assert total == {queued: 7.0, waited: 5.0}
 
 
 def test_a_forgotten_executor_is_not_kept_and_its_tasks_are_counted() -> None:

@@ -173,4 +173,6 @@ def test_the_global_provider_may_be_set_later() -> None:
                     print(shown())
         metrics.get_meter_provider().shutdown()
     """
-    assert output_of(script) == ["15", "0", "15", "15"]
+    early, *others = output_of(script)
+    assert int(early) > 0
+    assert others == ["0", early, early]

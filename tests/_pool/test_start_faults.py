@@ -452,7 +452,7 @@ def test_exit(script: str, printed: list[str]) -> None:
     assert output_of(script, REFUSE) == printed
 
 
-@pytest.mark.parametrize("when_full", ["block", "reject", "caller_runs"])
+@pytest.mark.parametrize("when_full", seams.POLICIES)
 def test_a_call_whose_submit_has_raised_does_not_run(when_full: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that its lane holds back needs no thread yet."""
     ran: list[int] = []

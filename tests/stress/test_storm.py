@@ -327,7 +327,7 @@ class Crossing(Storm):
                 "min_workers": rng.randint(0, 1),
                 "min_spare_workers": rng.randint(0, 1),
                 "keep_alive": rng.choice((0.0, 0.0005, 0.01, 10.0)),
-                "when_full": rng.choice(("block", "reject", "caller_runs")),
+                "when_full": rng.choice(seams.POLICIES),
                 "short_first": rng.random() < 0.8,
                 **{name: value for name, value in limits.items() if rng.random() < 0.4},
             },

@@ -80,7 +80,7 @@ class ExecutorModel(RuleBasedStateMachine):
     @initialize(
         max_workers=st.integers(1, 4),
         max_queue=st.sampled_from([None, None, 0, 1, 2, 3]),
-        when_full=st.sampled_from(["block", "reject", "caller_runs"]),
+        when_full=st.sampled_from(seams.POLICIES),
         others=st.fixed_dictionaries(
             {
                 "min_workers": st.integers(0, 1),

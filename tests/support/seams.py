@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack
 from threading import Event
 from time import monotonic
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 from unittest import mock
 
 from ebbpool import _interpreter
@@ -24,6 +24,7 @@ from ebbpool._core.latch import LockType, allocate_lock
 from ebbpool._frames import COLLECTS, UNREADABLE, is_joined
 from ebbpool._maps import items
 from ebbpool._pool import census, crew, late, lifecycle, threads
+from ebbpool._pool.executor_base import WhenFull
 from ebbpool._pool.timekeeper import Tick, Timekeeper, timekeeper
 
 PURE = _interpreter.PURE
@@ -34,6 +35,9 @@ FREE_THREADED = _interpreter.FREE_THREADED
 gil_enabled = _interpreter.gil_enabled
 interpreter = _interpreter.interpreter
 quota = _interpreter
+
+POLICIES = get_args(WhenFull)
+"""What `when_full` may be."""
 
 SETTINGS: dict[str, tuple[ModuleType, str]] = {
     "crew": (crew, "CREW"),
@@ -162,7 +166,7 @@ def check(pool: Any, visit: bool = True) -> None:
     waiting = [task for task in [*backlog.queue.tasks, *held] if task._code == engine.PENDING]
     others = [*backlog.lent.tasks, *backlog.front.tasks, *backlog.short.tasks, *backlog.measured]
     assert backlog.mixed or not (others or backlog.newest or pool.room.tasks), "not all wait in one line"
-    sums("behind", backlog.behind, Counter(task._task for task in waiting if task._known and task._task))
+    sums("not_short", backlog.not_short, Counter(task._task for task in waiting if task._known and task._task))
     for lane in lanes:
         inside = sum(task._lane is lane for task in [*pending, *current])
         sums(f"lane {lane.name}: admitted", lane.admitted, inside)

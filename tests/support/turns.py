@@ -230,4 +230,4 @@ class TurnsModel(RuleBasedStateMachine):
         assert stats.submitted == stats.completed + stats.failed + stats.cancelled, stats
         assert (stats.failed, stats.workers) == (0, 0), stats
         if self.mutex is not None:
-            assert not (self.engine.backlog.measured or self.engine.backlog.behind)
+            assert not (self.engine.backlog.measured or self.engine.backlog.not_short)

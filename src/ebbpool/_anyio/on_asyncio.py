@@ -26,7 +26,6 @@ from ebbpool._clock import monotonic
 from ebbpool._core.accel import LoopCall
 from ebbpool._loops import mailbox_of
 from ebbpool._pool import lifecycle
-from ebbpool._pool.cancelling import deadlines_elsewhere
 from ebbpool.executor import AdaptiveExecutor
 
 STATE = "_ebbpool_anyio"
@@ -147,20 +146,16 @@ def _start(
     return ticket
 
 
-def _deadline() -> float:
+def deadline() -> float:
     """Return when the scopes around the call in this worker expire. The loop's thread may change them meanwhile."""
-    deadline = inf
+    first = inf
     scope = getattr(threadlocals, "current_cancel_scope", None)
-    task: Any = scope and scope._host_task
-    loop = task and task.get_loop()
+    loop = None if scope is None else threadlocals.current_token.native_token
     while scope is not None:
-        deadline = min(deadline, -inf if scope.cancel_called else scope.deadline)
+        first = min(first, -inf if scope.cancel_called else scope.deadline)
         scope = None if scope.shield else scope._parent_scope
     # asyncio's loops have a clock that a test may have frozen; uvloop's stands still while that waits.
-    return deadline + monotonic() - loop.time() if isinstance(loop, asyncio.BaseEventLoop) else deadline
-
-
-deadlines_elsewhere.append(_deadline)
+    return first + monotonic() - loop.time() if isinstance(loop, asyncio.BaseEventLoop) else first
 
 
 def _perform(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Callable
 from contextvars import copy_context
+from math import inf
 from types import CoroutineType
 from typing import Any
 
@@ -170,6 +171,11 @@ async def run_sync(
     finally:
         # Breaks a cycle: the error's traceback holds this frame and that of `_perform`, and with them the ticket.
         ticket.error = error = message = None
+
+
+def deadline() -> float:
+    """Return that there is none: those of trio's scopes are not known in a worker."""
+    return inf
 
 
 def _perform(ticket: TrioCall, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import anyio
 import anyio.from_thread
@@ -13,19 +13,20 @@ import anyio.lowlevel
 from ebbpool._interpreter import daemon_threads
 from ebbpool.executor import AdaptiveExecutor
 
-RunSync: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
-"""`run_sync` of one of the backends: `on_asyncio` or `on_trio`."""
 PATIENCE: Final = 30.0
 """Seconds that a trial may take. It takes some milliseconds, unless it waits for something that does not come."""
 
 
-def attempt(run_sync: RunSync, backend: str) -> None:
-    """Raise an error if calls of a new loop, in a thread of its own, do not do what they should."""
+def attempt(way: Any, backend: str) -> None:
+    """Raise an error if calls of a new loop, in a thread of its own, do not do what they should.
+
+    The way in which they run is a module: `on_asyncio` or `on_trio`.
+    """
     told: list[bool] = []
     # A trial that hangs must not hold up the interpreter's exit.
     pool = AdaptiveExecutor(1, "ebbpool-anyio-trial", daemon=daemon_threads())
     try:
-        calls = partial(_calls, run_sync, pool, told)
+        calls = partial(_calls, way, pool, told)
         pool.submit(partial(anyio.run, calls, backend=backend)).result(PATIENCE)
     finally:
         pool.shutdown(wait=False)
@@ -34,19 +35,21 @@ def attempt(run_sync: RunSync, backend: str) -> None:
         raise RuntimeError("a call is not told that its task has been cancelled")
 
 
-async def _calls(run_sync: RunSync, pool: AdaptiveExecutor, told: list[bool]) -> None:
+async def _calls(way: Any, pool: AdaptiveExecutor, told: list[bool]) -> None:
     """Make two calls that find their way back and cancel their own task, which abandons only the second."""
     for abandon in (False, True):
         waited = False
         with anyio.CancelScope() as scope:
-            await run_sync(pool, partial(_call, scope, told), (), abandon, anyio.CapacityLimiter(1), True)
+            call = partial(_call, way.deadline, scope, told)
+            await way.run_sync(pool, call, (), abandon, anyio.CapacityLimiter(1), True)
             waited = len(told) == 1
             await anyio.lowlevel.checkpoint()
         if waited is abandon or not scope.cancelled_caught:
             raise RuntimeError("a cancelled task leaves its call, or waits for it, when it should not")
 
 
-def _call(scope: anyio.CancelScope, told: list[bool]) -> None:
+def _call(deadline: Callable[[], float], scope: anyio.CancelScope, told: list[bool]) -> None:
+    deadline()
     anyio.from_thread.run(anyio.lowlevel.checkpoint)
     anyio.from_thread.run_sync(scope.cancel)
     try:

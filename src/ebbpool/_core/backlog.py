@@ -51,7 +51,7 @@ class Backlog:
         self.turned_at: float = 0.0  # when that turn was
         self.functions: Functions = Functions()
         self.measured: set[Known] = set()  # those of which calls wait, here or for room
-        self.behind: dict[int, int] = {}  # how many calls of one asyncio task wait that are not short
+        self.not_short: dict[int, int] = {}  # how many such calls of one asyncio task wait: later ones must not pass
         self.sorted: float = 0.0  # when it is looked which waiting calls are short
         self.stale: float = 0.0  # since when the oldest has waited for too long at every look; 0 if it has not
         self.newest: bool = False  # whether the newest tasks of `queue` are taken first
@@ -216,7 +216,7 @@ class Backlog:
     def may_lead(self, call: Task) -> bool:
         """Return whether a measured call may go ahead, by what was known at the last look."""
         known: Any = call._known
-        if call._task in self.behind:
+        if call._task in self.not_short:
             return False
         return known.short or (known.ended == 0.0 and not known.tried)
 
@@ -241,11 +241,11 @@ class Backlog:
     def hold_others(self, call: Task, count: int) -> None:
         """Have later calls of its task wait behind one that is not short (1), or no longer (-1)."""
         if call._task != 0:
-            left = self.behind.get(call._task, 0) + count
+            left = self.not_short.get(call._task, 0) + count
             if left > 0:
-                self.behind[call._task] = left
+                self.not_short[call._task] = left
             else:
-                self.behind.pop(call._task, None)
+                self.not_short.pop(call._task, None)
 
     def forget(self, call: Task) -> None:
         """Count off a call that ends before its turn, if it is measured."""
@@ -289,7 +289,7 @@ class Backlog:
             if task._code == PENDING and task._known is not None:
                 lines.append(task)
         lines.sort(key=_age)
-        self.behind.clear()
+        self.not_short.clear()
         trash.append(lines)
         for task in lines:
             known = task._known

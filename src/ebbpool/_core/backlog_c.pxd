@@ -14,7 +14,7 @@ cdef class Backlog:
     cdef readonly Line lent, front, short, queue
     cdef readonly Functions functions
     cdef set measured
-    cdef dict behind
+    cdef dict not_short
     cdef bint passed, mixed
     cdef readonly bint newest
     cdef double turned_at, sorted, stale

@@ -136,7 +136,7 @@ class Pool:
         self.clock: float = 0.0
         self.max_queue: int = -1
         self.max_wait: float = 0.0
-        self.rejecting: bool = False
+        self.grows_when_full: bool = False
         self.special: bool = False  # whether `push` has to look closer
         self.closed: bool = False
         self.broken: bool = False
@@ -160,16 +160,19 @@ class Pool:
         min_spare_workers: int,
         keep_alive: float,
         max_queue: int,
-        rejecting: bool,
+        grows_when_full: bool,
         max_wait: float,
     ) -> None:
-        """Apply new settings; `keep_alive` and `max_queue` below zero mean without limit, and `max_wait` of zero."""
+        """Apply new settings; `keep_alive` and `max_queue` below zero mean without limit, and `max_wait` of zero.
+
+        A pool that `grows_when_full` starts a worker at once for a task that would be lost.
+        """
         if not cython.compiled:
             _leave_room(ROOM)
         with self.mutex:
             self.staff.configure(min_workers, max_workers, min_spare_workers, keep_alive)
             self.max_queue = max_queue
-            self.rejecting = rejecting
+            self.grows_when_full = grows_when_full
             self.max_wait = max_wait
             self.backlog.stale = 0.0
             self.backlog.newest = False
@@ -367,7 +370,7 @@ class Pool:
         if staff.headcount == 0 and backlog.waiting() == 0:
             return None
         most = min(staff.ceiling, max(staff.allowed, staff.min_workers))
-        if grows and (self.rejecting or self.max_queue == 0) and staff.active() < most:
+        if grows and (self.grows_when_full or self.max_queue == 0) and staff.active() < most:
             self._hire(1)
             return None
         return "full"

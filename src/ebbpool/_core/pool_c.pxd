@@ -61,7 +61,7 @@ cdef class Pool:
     cdef double clock, next_look, refused
     cdef readonly Py_ssize_t max_queue
     cdef readonly double max_wait
-    cdef readonly bint rejecting, closed, broken, contextual
+    cdef readonly bint grows_when_full, closed, broken, contextual
     cdef bint special, deserted
     cdef readonly long long rejected
     cdef Line room

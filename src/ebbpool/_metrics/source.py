@@ -121,7 +121,7 @@ class Source:
         return found
 
     def read(self) -> dict[str, Amounts]:
-        """Return the metrics of the pools, those of one label added up; in any thread."""
+        """Return the metrics of the pools, those of one label taken together; in any thread."""
         with _turn:
             in_view = self._in_view()
             # If reading one fails, the next read finds the same pools to have ended.

@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-Kind: TypeAlias = Literal["counter", "level", "longest", "histogram"]
-"""A counter only grows. Levels of several pools add up; of durations the longest counts."""
+Kind: TypeAlias = Literal["counter", "level", "longest"]
+"""A counter only grows. Counters and levels of pools of one name add up; of durations the longest counts."""
 
 Amounts: TypeAlias = dict[tuple[str, str, str], float]
 """The metrics of one pool: a number for the name of each metric, the lane ("" for none) and the value of the metric's
 label ("" for none)."""
+
+
+def in_prometheus(name: str, unit: str) -> str:
+    return name.replace(".", "_") + ("_seconds" if unit == "s" else "")
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,14 @@ class Metric:
     @property
     def unit(self) -> str:
         """As OpenTelemetry writes it: "s", or what is counted in braces."""
-        if self.kind in ("longest", "histogram"):
+        if self.kind == "longest":
             return "s"
         return "{thread}" if self.name.startswith("ebbpool.thread") else "{task}"
 
     @property
     def prometheus_name(self) -> str:
         """The name as Prometheus writes it, without the "_total" of a counter."""
-        return self.name.replace(".", "_") + ("_seconds" if self.unit == "s" else "")
+        return in_prometheus(self.name, self.unit)
 
     def labels(self, pool: str, lane: str, value: str) -> dict[str, str]:
         given = {"pool": pool, "lane": lane, self.label: value}
@@ -95,17 +99,18 @@ BUCKETS: Final = (
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
 """Upper bounds in seconds: from a tenth of a millisecond to a minute."""
-HISTOGRAMS: Final = (
-    Metric("ebbpool.task.wait.duration", "histogram", lambda _: {}, "How long sampled tasks waited."),
-    Metric("ebbpool.task.run.duration", "histogram", lambda _: {}, "How long sampled tasks ran."),
-)
+HISTOGRAMS: Final = {
+    "ebbpool.task.wait.duration": "How long sampled tasks waited.",
+    "ebbpool.task.run.duration": "How long sampled tasks ran.",
+}
+"""What they say of themselves, by name. Their unit is the second; the order is that of a sample."""
 BY_NAME: Final = {metric.name: metric for metric in METRICS}
 GROWING: Final = frozenset(metric.name for metric in BY_NAME.values() if metric.kind == "counter")
 """The names of the metrics that only grow."""
 
 
 def amounts(pool: Any, lanes: list[tuple[str, Any]], *, counters_only: bool = False) -> Amounts:
-    """Return the metrics in a `PoolStats`, and in those of its lanes; lanes of one name are added up."""
+    """Return the metrics in a `PoolStats`, and in those of its lanes; lanes of one name are taken together."""
     found: Amounts = {}
     for metric in METRICS:
         if metric.kind == "counter" or not counters_only:
@@ -116,6 +121,7 @@ def amounts(pool: Any, lanes: list[tuple[str, Any]], *, counters_only: bool = Fa
 
 
 def add(total: Amounts, more: Amounts) -> None:
+    """Add the metrics of another pool, or lane, of the same name: each as its `Kind` says."""
     for key, number in more.items():
         if key not in total:
             total[key] = number

@@ -107,7 +107,7 @@ class Admission:
 WATCH: Final = 1.0  # seconds for which what ends is counted, while the queue stands
 LATE: Final = 0.5  # tasks that run for this share of `max_wait`, on average, bring most answers too late
 SHARE: Final = 0.125  # so as many may run as end in this share of it
-FAILED: Final = 0.25  # if they still run for this share, they had not waited for one another
+FAILED: Final = 0.25  # if they still run for this share, larger than `SHARE`, they had not waited for one another
 LENGTHY: Final = 2.0  # seconds in which all tasks in hand should end, or it would take too long to find out
 HOLD: Final = 60.0  # seconds until fewer may run again where that was no help
 
