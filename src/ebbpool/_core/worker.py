@@ -20,7 +20,7 @@ if not cython.compiled:
     from ebbpool._core.pool import Pool
     from ebbpool._core.staff import Worker
     from ebbpool._core.task import Task
-    from ebbpool._core.uncompiled import FINISHED, GONE, RUNNING, breathe, called, called_with, enter, fence, leave
+    from ebbpool._core.uncompiled import FINISHED, GONE, RUNNING, breathe, called, called_with, enter, leave
 
 from ebbpool._errors import trimmed
 from ebbpool._interpreter import GIL_ENABLED
@@ -48,8 +48,6 @@ def work(worker: Worker) -> None:
                 if done._code == RUNNING:
                     done._result = value
                     done._exception = error
-                    if cython.compiled:
-                        fence()
                     done._code = FINISHED
                 unfinished = False
             if not unfinished:
