@@ -234,8 +234,7 @@ class ExecutorCore:
         known: Any = None
         # A call that finds an idle worker is not measured, and goes first.
         may_lead = pool.staff.short_room > 0 and (lane is None or (lane.limit > 1 and not lane.first))
-        staff: Staff = pool.staff
-        if may_lead and (pool.backlog.waiting() > 0 or not staff.parked or staff.headcount > staff.limit):
+        if may_lead and not pool.finds_idle():
             known = pool.backlog.functions.of(fn, args)
         if context is None and pool.contextual:
             context = copy_context()

@@ -32,7 +32,7 @@ cdef class ExecutorCore:
     cpdef hand_in(self, LaneCore lane, bint first, object fn, tuple args, object kwargs, object scope=*, bint shown=*)
     @cython.locals(pool=Pool, wrapping=Wrapping)
     cdef _prepare(self, FutureCore future, object fn, tuple args, object kwargs)
-    @cython.locals(call=LoopCall, pool=Pool, known=Known, staff=Staff, may_lead=bint, first=bint)
+    @cython.locals(call=LoopCall, pool=Pool, known=Known, may_lead=bint, first=bint)
     cpdef LoopCall offload(self, Mailbox mailbox, object ticket, object context, object fn, tuple args, object kwargs, LaneCore lane=*, object scope=*)
     cdef bint _takes_calls(self) except -1
     cpdef run_in(self, LaneCore lane, object fn, tuple args, object kwargs, object scope=*)

@@ -130,4 +130,6 @@ cdef class Pool:
     cpdef bint excused(self) except -1
     cdef _tell_idlers(self)
     cpdef forbids(self)
+    @cython.locals(staff=Staff)
+    cdef bint finds_idle(self) except -1
     cpdef hand_back(self, LaneCore lane)
