@@ -327,7 +327,7 @@ class ExecutorCore:
         scope: Scope | None = None,
     ) -> Any:
         """Do what `run` does, in a lane and with a limit of the wait, if these are given."""
-        if _get_loop is None:
+        if not _connected:
             self._connect()
         try:
             loop = _get_loop()
@@ -369,6 +369,7 @@ class ExecutorCore:
         return self._way == 1
 
 
+_connected = False
 _get_loop: Any = None
 _make_mailbox: Any = None
 _mailbox_name: Any = None
@@ -379,8 +380,10 @@ def connect(
     get_loop: Callable[[], Any], make_mailbox: Callable[[Any], Mailbox], loop_future: type, mailbox_name: str
 ) -> None:
     """Set what the engine needs from asyncio; called by `ebbpool._loops`."""
-    global _get_loop, _make_mailbox, _LoopFuture, _mailbox_name
+    global _get_loop, _make_mailbox, _LoopFuture, _mailbox_name, _connected
     _get_loop = get_loop
     _mailbox_name = mailbox_name
     _make_mailbox = make_mailbox
     _LoopFuture = loop_future
+    # Last: other threads look for this one.
+    _connected = True
