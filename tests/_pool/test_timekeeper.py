@@ -300,7 +300,7 @@ class Interrupted(Timekeeper):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name == "_thread" and value is None and self.place == "announced":
+        if name == "_runs" and not value and self.place == "announced":
             self._make()
         elif name == "_thread" and value is not None and value not in self.threads:
             self.threads.append(value)
@@ -313,7 +313,7 @@ def ending() -> Iterator[Interrupted]:
     ending.stays = False
     ending.consider()
     assert all_end(ending.threads)
-    assert ending._thread is None
+    assert not ending._runs
 
 
 def use(ending: Timekeeper, way: str) -> Callable[[], bool]:

@@ -79,7 +79,7 @@ MUTANTS = [
         "who adds a delayed call does not see that the timekeeper has ended",
         "timekeepers_end_against_delay",
         "_core.timers",
-        "        if self._thread is None:\n            self.start()\n\n    def void",
+        "        if not self._runs:\n            self.start()\n\n    def void",
         "\n    def void",
     ),
     Mutant(

@@ -39,7 +39,7 @@ cdef class Backlog:
     cdef list late(self, double now)
     @cython.locals(waited=double)
     cdef choose_end(self, double now, double max_wait, long long taken)
-    cpdef bint stands(self, double now) except -1
+    cdef bint stands(self, double now) except -1
     cdef line_up(self, Task call)
     cdef bint goes_first(self, Task call, double now) except -1
     cdef bint may_lead(self, Task call) except -1

@@ -234,8 +234,7 @@ class ExecutorCore:
         known: Any = None
         # A call that finds an idle worker is not measured, and goes first.
         may_lead = pool.staff.short_room > 0 and (lane is None or (lane.limit > 1 and not lane.first))
-        staff: Staff = pool.staff
-        if may_lead and (pool.backlog.waiting() > 0 or not staff.parked or staff.headcount > staff.limit):
+        if may_lead and not pool.finds_idle():
             known = pool.backlog.functions.of(fn, args)
         if context is None and pool.contextual:
             context = copy_context()
@@ -328,7 +327,7 @@ class ExecutorCore:
         scope: Scope | None = None,
     ) -> Any:
         """Do what `run` does, in a lane and with a limit of the wait, if these are given."""
-        if _get_loop is None:
+        if not _connected:
             self._connect()
         try:
             loop = _get_loop()
@@ -370,6 +369,7 @@ class ExecutorCore:
         return self._way == 1
 
 
+_connected = False
 _get_loop: Any = None
 _make_mailbox: Any = None
 _mailbox_name: Any = None
@@ -380,8 +380,10 @@ def connect(
     get_loop: Callable[[], Any], make_mailbox: Callable[[Any], Mailbox], loop_future: type, mailbox_name: str
 ) -> None:
     """Set what the engine needs from asyncio; called by `ebbpool._loops`."""
-    global _get_loop, _make_mailbox, _LoopFuture, _mailbox_name
+    global _get_loop, _make_mailbox, _LoopFuture, _mailbox_name, _connected
     _get_loop = get_loop
     _mailbox_name = mailbox_name
     _make_mailbox = make_mailbox
     _LoopFuture = loop_future
+    # Last: other threads look for this one.
+    _connected = True

@@ -19,7 +19,7 @@ if not cython.compiled:
     # For compiled code future_c.pxd declares these.
     from ebbpool._core.pool import _ORPHANS, ROOM, Pool, _leave_room
     from ebbpool._core.task import Task
-    from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, fence, slotted
+    from ebbpool._core.uncompiled import CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, slotted
 
 from ebbpool._core.scope import Scope
 from ebbpool._core.waits import Observers, here, runs_loop
@@ -134,8 +134,6 @@ class FutureCore(Task):
         """
         if self._code != FINISHED:
             self._wait_for_outcome(timeout)
-        elif cython.compiled:
-            fence()
         if self._exception is None:
             return self._result
         try:
@@ -285,8 +283,6 @@ class FutureCore(Task):
         if code == FINISHED:
             self._result = value
             self._exception = error
-            if cython.compiled:
-                fence()
         # In one stretch without calls: a handler or a finaliser may end this future, too.
         self._code = code
         if waits:
@@ -352,8 +348,6 @@ class FutureCore(Task):
             self._await(timeout)
             if self._code < CANCELLED:
                 raise TimeoutError()
-        if cython.compiled:
-            fence()
         if self._code != FINISHED:
             raise CancelledError()
 
@@ -440,11 +434,7 @@ class FutureCore(Task):
 
     @property
     def _state(self) -> str:
-        code = self._code
-        if cython.compiled:
-            # Who sees the end sees the outcome.
-            fence()
-        return STATES[code]
+        return STATES[self._code]
 
     @_state.setter
     def _state(self, state: str) -> None:

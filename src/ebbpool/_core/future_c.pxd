@@ -1,5 +1,5 @@
 # C types for future.py, which Cython compiles as ebbpool._core.future_c.
-from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, awaited, fence
+from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING, RUNNING, awaited
 from ebbpool._core.pool_c cimport _ORPHANS, Pool
 from ebbpool._core.task_c cimport Task
 

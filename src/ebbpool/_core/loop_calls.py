@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from array import array
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures._base import LOGGER
@@ -192,9 +191,9 @@ class Mailbox:
         self.stint_begun: float = 0.0  # when the present stint of delivering began (monotonic seconds)
         self.stint_spent: float = 0.0  # the loop's own processor time then
         # How often the loop took how long to come, and the most seconds, in each of the last spells; see `LAGS`. Never
-        # replaced: other threads read them at any time, also where there is no GIL.
-        self.lags: array[int] = array("Q", bytes(8 * LAGS * SPELLS))
-        self.most: array[float] = array("d", bytes(8 * SPELLS))
+        # replaced: other threads read them at any time. Not arrays, which are no safer than C's without a GIL.
+        self.lags: list[int] = [0] * (LAGS * SPELLS)
+        self.most: list[float] = [0.0] * SPELLS
         self.spell: int = 0  # the present spell, with the first of its buckets, its place in `most`, and its end
         self.first: int = 0
         self.longest: float = 0.0
@@ -202,8 +201,10 @@ class Mailbox:
 
     def post(self, call: LoopCall) -> None:
         """Leave a finished call, and wake the loop if no callback of the mailbox is on its way."""
-        late = 0.0 < self.patience < monotonic() - self.rung
         with self.mutex:
+            late = 0.0 < self.patience < monotonic() - self.rung
+            if late:
+                self.patience *= 2.0
             self.arrived.append(call)
             crowded = len(self.arrived) >= self.crowd
             if crowded:
@@ -234,8 +235,6 @@ class Mailbox:
                         LOGGER.exception("%d results could not be delivered", len(lost))
                 else:
                     raise
-        if late:
-            self.patience *= 2.0
         if (late or crowded) and GIL_ENABLED:
             sleep(NAP)
 
@@ -256,6 +255,7 @@ class Mailbox:
                 self.come = self.rings
                 # That of the callback that this one will put on the loop.
                 self.rings += 1
+                self.patience = 0.0
         return first
 
     @cython.locals(call=LoopCall)
@@ -265,7 +265,6 @@ class Mailbox:
             return
         try:
             self.note(self.rung, monotonic())
-            self.patience = 0.0
             self.delivered = 0
             if self.arrived:
                 call = self.arrived.popleft()
@@ -281,7 +280,6 @@ class Mailbox:
         """
         if not self._comes(ring):
             return
-        self.patience = 0.0
         spent = thread_time()
         if self.delivered > 0:
             fit = self.delivered * SLICE / max(spent - self.spent, 1e-6)
@@ -327,11 +325,12 @@ class Mailbox:
             if not self.due:
                 self.come = self.rings
                 return
-        self.rung = monotonic()
-        self.patience = KEPT_WAITING
+            self.rung = monotonic()
+            self.patience = KEPT_WAITING
+            ring = self.rings
         try:
-            self.again(self.deliver, self.rings)
+            self.again(self.deliver, ring)
         except BaseException:
             # An error of a signal handler: the results that wait would have to wait for another.
-            self.again(self.deliver, self.rings)
+            self.again(self.deliver, ring)
             raise

@@ -2,7 +2,7 @@
 cimport cython
 from cpython.time cimport monotonic
 from ebbpool._core.future_c cimport FutureCore
-from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING
+from ebbpool._core.native_c cimport CANCELLED, FINISHED, NOTIFIED, PENDING, shared_count, shared_double, shared_size
 from ebbpool._core.pool_c cimport Pool
 from ebbpool._core.task_c cimport Line
 from libc.math cimport log2
@@ -31,17 +31,19 @@ cdef class Relay(LoopCall):
 cdef class Mailbox:
     cdef cython.pymutex mutex
     cdef object wake, again, arrived, __weakref__
-    cdef readonly object task, lags, most
+    cdef readonly object task
+    cdef readonly list lags, most
     cdef public object lane
-    cdef readonly long long rings, come
-    cdef readonly double rung, turn
+    cdef readonly shared_count rings, come
+    cdef readonly shared_double rung, turn
     cdef double stint_begun, stint_spent, patience, spent, longest
     cdef Py_ssize_t crowd, due, portion, delivered, first
-    cdef readonly Py_ssize_t spell
+    cdef readonly shared_size spell
 
     @cython.locals(late=bint, crowded=bint, rings=bint, ring="long long")
     cpdef post(self, LoopCall call)
     cdef bint _comes(self, long long ring) except -1
     @cython.locals(lag=double, bucket=Py_ssize_t)
     cpdef note(self, double rung, double now)
+    @cython.locals(ring="long long")
     cdef _go_on(self)

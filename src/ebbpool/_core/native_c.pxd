@@ -26,6 +26,19 @@ cdef enum:
 
 cdef extern from *:
     """
+    /* What one thread writes while others read it without the mutex: who sees it sees what was written before. */
+    #if !defined(Py_GIL_DISABLED)
+    #define ebbpool_shared(type) type
+    #elif defined(_MSC_VER)
+    #define ebbpool_shared(type) type volatile
+    #else
+    #define ebbpool_shared(type) _Atomic(type)
+    #endif
+    typedef ebbpool_shared(int) ebbpool_shared_int;
+    typedef ebbpool_shared(Py_ssize_t) ebbpool_shared_size;
+    typedef ebbpool_shared(long long) ebbpool_shared_count;
+    typedef ebbpool_shared(double) ebbpool_shared_double;
+
     /* The order of memory accesses; without a GIL only, for the GIL orders them. */
     #if !defined(Py_GIL_DISABLED)
     #define ebbpool_fence() ((void)0)
@@ -100,6 +113,11 @@ cdef extern from *:
         return PyObject_Vectorcall(fn, ((PyTupleObject *)args)->ob_item, (size_t)PyTuple_GET_SIZE(args), NULL);
     }
     """
+    ctypedef bint shared_bint "ebbpool_shared_int"
+    ctypedef int shared_int "ebbpool_shared_int"
+    ctypedef Py_ssize_t shared_size "ebbpool_shared_size"
+    ctypedef long long shared_count "ebbpool_shared_count"
+    ctypedef double shared_double "ebbpool_shared_double"
     void fence "ebbpool_fence"() noexcept nogil
     # id(thing), without an int made of it.
     Py_ssize_t identity "ebbpool_identity"(object thing) noexcept

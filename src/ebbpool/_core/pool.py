@@ -83,6 +83,8 @@ class Snapshot(NamedTuple):
     most: int  # how many workers there may be, as tasks wait now
     spare: bool  # whether idle ones are missing
     late: bool  # whether more tasks are late than one look ends
+    expired: int  # tasks of those taken that were late
+    stands: bool  # see `Backlog.stands`
     moved: Known | None  # the function whose calls, by what is known now, go first
 
 
@@ -484,13 +486,12 @@ class Pool:
     def sweep(self, task: Task) -> None:
         """Throw dead tasks out of the line where one has ended, if they are many and at least half of it."""
         trash: list[Any] = []
-        line = task._line
-        if line is None or line.dead == 0:
-            return
         with self.mutex:
             collects = hold_collector()
             try:
-                line.compact(trash)
+                line = task._line
+                if line is not None:
+                    line.compact(trash)
             finally:
                 let_collector(collects)
 
@@ -961,7 +962,9 @@ class Pool:
     def hung(self) -> str:
         """Return which abandoned calls have threads, if no more can be written off; else an empty text."""
         staff = self.staff
-        crew = self.crew() if staff.written_off >= staff.ceiling or staff.ceiling == 1 else None
+        with self.mutex:
+            exhausted = staff.written_off >= staff.ceiling or staff.ceiling == 1
+        crew = self.crew() if exhausted else None
         return "" if crew is None else str(crew.hung())
 
     # The timekeeper's look.
@@ -999,7 +1002,9 @@ class Pool:
                 more = backlog.soonest() <= now
                 # A tuple until the mutex is free: a named one is made by interpreted code.
                 workers = staff.headcount, staff.counts[STARTING], idle, staff.counts[BLOCKED], staff.off
-                seen = (staff.active() < most, queued, self.tally.taken, *workers, most, spare, more)
+                stands = backlog.stands(now)
+                tally = self.tally
+                seen = (staff.active() < most, queued, tally.taken, *workers, most, spare, more, tally.expired, stands)
                 looks = self.next_look < inf
             finally:
                 let_collector(collects)
@@ -1145,6 +1150,17 @@ class Pool:
 
     # What others see.
 
+    def taken(self) -> int:
+        """Return how many tasks were taken off the queue so far."""
+        with self.mutex:
+            return self.tally.taken
+
+    def finds_idle(self) -> bool:
+        """Return whether a task that comes now has an idle worker."""
+        staff = self.staff
+        with self.mutex:
+            return len(staff.parked) > 0 and staff.headcount <= staff.limit and self.backlog.waiting() == 0
+
     def count_reject(self) -> None:
         """Count a task that was refused."""
         with self.mutex:
@@ -1156,6 +1172,8 @@ class Pool:
 
         Those that wait for room are there, too, but for those whose submitters wait.
         """
+        found: list[Any] = []
+        last = RUNNING if in_hand else PENDING
         held: list[Any] = []
         queued: list[Any] = []
         running: list[Any] = []
@@ -1178,13 +1196,11 @@ class Pool:
                 for task in self.room.tasks:
                     if task not in self.submitters:
                         queued.append(task)
+                for task in [*held, *queued, *running]:
+                    if task._code <= last and (lane is None or task._lane is lane):
+                        found.append(task)
             finally:
                 let_collector(collects)
-        found: list[Any] = []
-        last = RUNNING if in_hand else PENDING
-        for task in [*held, *queued, *running]:
-            if task._code <= last and (lane is None or task._lane is lane):
-                found.append(task)
         return found
 
     @cython.locals(task=Task, found=Task, line=Line)

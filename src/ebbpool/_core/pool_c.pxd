@@ -5,7 +5,7 @@ from ebbpool._core.backlog_c cimport Backlog
 from ebbpool._core.known_c cimport Known
 from ebbpool._core.native_c cimport (
     AHEAD, BLOCKED, CANCELLED, COMING, FINISHED, GONE, LEFT, LENT, LONG, LOOK, NOTIFIED, PARKED, PENDING, RUNNING,
-    SHORT, START, STARTING, WORKING, hold_collector, let_collector,
+    SHORT, START, STARTING, WORKING, hold_collector, let_collector, shared_bint, shared_double, shared_size,
 )
 from ebbpool._core.staff_c cimport Staff, Worker
 from ebbpool._core.task_c cimport LaneCore, Line, Tally, Task
@@ -44,8 +44,8 @@ cdef bint is_left(Worker worker) except -1
 
 
 cdef class Wrapping:
-    cdef bint wraps
-    cdef Py_ssize_t every, skip
+    cdef shared_bint wraps
+    cdef shared_size every, skip
     cdef object record
 
     cdef skip_some(self)
@@ -59,10 +59,12 @@ cdef class Pool:
     cdef readonly Backlog backlog
     cdef readonly Tally tally
     cdef double clock, next_look, refused
-    cdef readonly Py_ssize_t max_queue
-    cdef readonly double max_wait
-    cdef readonly bint grows_when_full, closed, broken, contextual
-    cdef bint special, deserted
+    cdef readonly shared_size max_queue
+    cdef readonly shared_double max_wait
+    cdef readonly shared_bint closed, broken
+    cdef readonly bint grows_when_full, contextual
+    cdef shared_bint deserted
+    cdef bint special
     cdef readonly long long rejected
     cdef Line room
     cdef dict submitters
@@ -130,4 +132,6 @@ cdef class Pool:
     cpdef bint excused(self) except -1
     cdef _tell_idlers(self)
     cpdef forbids(self)
+    @cython.locals(staff=Staff)
+    cdef bint finds_idle(self) except -1
     cpdef hand_back(self, LaneCore lane)

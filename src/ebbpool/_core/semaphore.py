@@ -78,7 +78,7 @@ class SemaphoreCore:
             self._mutex = threading.RLock()
         self._waiters: list[Waiter] = []
         self._initial_value: int = MOST
-        self._value: int = value
+        self._permits: int = value
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Take a permit; wait for one if there is none.
@@ -101,8 +101,8 @@ class SemaphoreCore:
         if not blocking and timeout is not None:
             raise ValueError("can't specify timeout for non-blocking acquire")
         with self._mutex:
-            if self._value > 0:
-                self._value -= 1
+            if self._permits > 0:
+                self._permits -= 1
                 return True
         if blocking:
             return self._wait(timeout)
@@ -110,6 +110,11 @@ class SemaphoreCore:
         return False
 
     __enter__ = acquire
+
+    @property
+    def _value(self) -> int:
+        with self._mutex:
+            return self._permits
 
     def release(self, n: int = 1) -> None:
         """Give back `n` permits, and wake threads that wait for them.
@@ -123,9 +128,9 @@ class SemaphoreCore:
         if count < 1:
             raise ValueError("n must be one or more")
         with self._mutex:
-            excess = self._value > self._initial_value - count
+            excess = self._permits > self._initial_value - count
             if not excess:
-                self._value += count
+                self._permits += count
                 if self._waiters:
                     self._serve(count > 1)
         if excess:
@@ -178,7 +183,7 @@ class SemaphoreCore:
         except BaseException:
             with self._mutex:
                 if waiter.granted:
-                    self._value += 1
+                    self._permits += 1
                 else:
                     self._strike(waiter)
                 self._serve(False)
@@ -203,14 +208,14 @@ class SemaphoreCore:
 
     def _serve(self, hand_over: bool) -> None:
         # Invariant, whenever the mutex is free: if a permit is free and a thread waits, the head has been rung for.
-        while self._value > 0:
+        while self._permits > 0:
             head = self._head()
             if head is None:
                 return
             handed = hand_over or head.starved
             if handed:
                 head.granted = True
-                self._value -= 1
+                self._permits -= 1
                 del self._waiters[0]
             if not head.rung:
                 head.rung = True
@@ -222,7 +227,7 @@ class SemaphoreCore:
 if not cython.compiled:
     # What a C object has from the start, and keeps where `__init__` is never called.
     SemaphoreCore._mutex = threading.RLock()
-    SemaphoreCore._value = SemaphoreCore._initial_value = 0
+    SemaphoreCore._permits = SemaphoreCore._initial_value = 0
     SemaphoreCore._waiters = None  # type: ignore[assignment]  # as `_check_made` wants it
 
 

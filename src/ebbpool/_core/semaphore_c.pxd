@@ -18,7 +18,7 @@ cdef class Waiter:
 
 cdef class SemaphoreCore:
     cdef cython.pymutex _mutex
-    cdef readonly Py_ssize_t _value
+    cdef Py_ssize_t _permits
     cdef public Py_ssize_t _initial_value
     cdef readonly list _waiters
 

@@ -1,7 +1,7 @@
 # C types for staff.py, which Cython compiles as ebbpool._core.staff_c.
 cimport cython
 from ebbpool._core.known_c cimport Known
-from ebbpool._core.native_c cimport AHEAD, BLOCKED, COMING, GONE, LEFT, LENT, LONG, PARKED, WORKING, SHORT, STARTING, STATES
+from ebbpool._core.native_c cimport AHEAD, BLOCKED, COMING, GONE, LEFT, LENT, LONG, PARKED, WORKING, SHORT, STARTING, STATES, shared_size
 from ebbpool._core.task_c cimport Task
 
 cdef Py_ssize_t SHORT_ROOM
@@ -23,11 +23,11 @@ cdef class Worker:
 
 cdef class Staff:
     cdef Py_ssize_t[11] counts
-    cdef readonly Py_ssize_t min_workers, ceiling, min_spare_workers, short_room, started, headcount, off, written_off
-    cdef readonly Py_ssize_t allowed, limit, unborn
+    cdef readonly shared_size min_workers, ceiling, min_spare_workers, short_room, headcount, allowed
+    cdef readonly Py_ssize_t started, off, written_off, limit, unborn
     cdef readonly double keep_alive
     cdef public bint short_first
-    cdef public Py_ssize_t many
+    cdef public shared_size many
     cdef list workers, parked
 
     @cython.locals(state=int, worker=Worker)

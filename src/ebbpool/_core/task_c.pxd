@@ -1,7 +1,7 @@
 # C types for task.py, which Cython compiles as ebbpool._core.task_c.
 cimport cython
 from ebbpool._core.known_c cimport Known
-from ebbpool._core.native_c cimport PENDING
+from ebbpool._core.native_c cimport PENDING, shared_bint, shared_int
 
 cdef Py_ssize_t COMPACT
 
@@ -27,7 +27,8 @@ cdef class LaneCore:
     cdef readonly Line backlog
     cdef readonly Tally tally
     cdef readonly Py_ssize_t limit, admitted
-    cdef readonly bint first, lifts_ceiling, closed
+    cdef readonly bint first, lifts_ceiling
+    cdef readonly shared_bint closed
     cdef readonly object name
     cdef readonly double max_wait
 
@@ -35,7 +36,7 @@ cdef class LaneCore:
 
 
 cdef class Task:
-    cdef int _code
+    cdef shared_int _code
     cdef public object _result, _exception
     cdef object _fn, _args, _kwargs, _scope, _pool, _cond, _observers, _not_run, _executor
     cdef list _audience

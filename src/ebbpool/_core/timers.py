@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -42,8 +41,10 @@ class Alarms:
     def __init__(self) -> None:
         self._arrived: deque[Entry] = deque()
         self._arrive: Callable[[Entry], None] = self._arrived.append
-        self._heap: list[Entry] = []
-        self._old: list[Entry] = []
+        # Two heaps, which are never replaced: other threads count their entries.
+        self._even: list[Entry] = []
+        self._odd: list[Entry] = []
+        self._even_is_stale: bool = False
         self._voids: deque[None] = deque()
         self._numbers: itertools.count[int] = itertools.count(1)
 
@@ -51,7 +52,13 @@ class Alarms:
         return self._count()
 
     def _count(self) -> int:
-        return len(self._arrived) + len(self._heap) + len(self._old)
+        return len(self._arrived) + len(self._even) + len(self._odd)
+
+    def _fresh(self) -> list[Entry]:
+        return self._odd if self._even_is_stale else self._even
+
+    def _stale(self) -> list[Entry]:
+        return self._even if self._even_is_stale else self._odd
 
     def add(self, due: float, book: Any, thing: Any) -> bool:
         """Add an entry, in any thread, without a lock; return whether it is time for `merge`."""
@@ -70,18 +77,19 @@ class Alarms:
     def merge(self) -> bool:
         """Take in added entries and throw out void ones, a slice of each; return whether there is more to do."""
         arrived = self._arrived
+        heap = self._fresh()
         for _ in range(min(len(arrived), FOLD)):
             entry = arrived.popleft()
             if entry[2].wants(entry[3]):
-                heappush(self._heap, entry)
-        if not self._old and self._needs_sweep():
+                heappush(heap, entry)
+        if not self._stale() and self._needs_sweep():
             self._voids.clear()
-            self._old, self._heap = self._heap, self._old
-        old = self._old
+            self._even_is_stale = not self._even_is_stale
+        heap, old = self._fresh(), self._stale()
         for _ in range(min(len(old), FOLD)):
             entry = old.pop()
             if entry[2].wants(entry[3]):
-                heappush(self._heap, entry)
+                heappush(heap, entry)
         # Entries may have become void in the course of a sweep that ends here.
         return bool(arrived or old or self._needs_sweep())
 
@@ -107,7 +115,7 @@ class Alarms:
         return heappop(first) if first and first[0][0] <= now else None
 
     def _first(self) -> list[Entry]:
-        heap, old = self._heap, self._old
+        heap, old = self._fresh(), self._stale()
         return old if old and (not heap or old[0] < heap[0]) else heap
 
 
@@ -125,7 +133,7 @@ class KeeperCore:
         self._wake: float = inf
         self._bell: LockType = allocate_lock()
         self._bell.acquire()
-        self._thread: threading.Thread | None = None
+        self._runs: bool = False  # whether there is a thread
 
     def start(self) -> None:
         """Start the thread if it does not run."""
@@ -138,9 +146,9 @@ class KeeperCore:
             fence()
         if crowded or due < self._wake:
             self._ring()
-        # The entry is there before this line, and a thread that ends clears `_thread` before it looks at its queues for
+        # The entry is there before this line, and a thread that ends clears `_runs` before it looks at its queues for
         # the last time. So either it sees the entry, or this sees that there is no thread.
-        if self._thread is None:
+        if not self._runs:
             self.start()
 
     def void(self) -> None:
@@ -168,7 +176,7 @@ class Timers:
         """Start the timekeeper's thread if it does not run; RuntimeError if none can be, or the interpreter exits."""
         if self.keeper.exiting:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-        if self.keeper._thread is None:
+        if not self.keeper._runs:
             self.keeper.start()
 
     def add(self, executor: Any, future: Any, due: float) -> None:

@@ -20,7 +20,7 @@ if not cython.compiled:
     from ebbpool._core.pool import Pool
     from ebbpool._core.staff import Worker
     from ebbpool._core.task import Task
-    from ebbpool._core.uncompiled import FINISHED, GONE, RUNNING, breathe, called, called_with, enter, fence, leave
+    from ebbpool._core.uncompiled import FINISHED, GONE, RUNNING, breathe, called, called_with, enter, leave
 
 from ebbpool._errors import trimmed
 from ebbpool._interpreter import GIL_ENABLED
@@ -29,14 +29,14 @@ from ebbpool._interpreter import GIL_ENABLED
 # Safe without `nonecheck`: nothing here is None where one of its attributes is read.
 @cython.nonecheck(False)
 @cython.locals(worker=Worker, pool=Pool, done=FutureCore, future=Task)
-@cython.locals(unfinished=cython.bint, actions=cython.Py_ssize_t)
+@cython.locals(unfinished=cython.bint, leaves=cython.bint, actions=cython.Py_ssize_t)
 def work(worker: Worker) -> None:
     """Take and run tasks until it is time to leave."""
     pool: Pool = worker.pool
     done: Any = None
     future: Any = None
     value = error = None
-    unfinished = False
+    unfinished = leaves = False
     _here.worker = worker
     while True:
         # One visit to the mutex finishes the last task and takes the next. `done` keeps the last one alive until the
@@ -48,12 +48,11 @@ def work(worker: Worker) -> None:
                 if done._code == RUNNING:
                     done._result = value
                     done._exception = error
-                    if cython.compiled:
-                        fence()
                     done._code = FINISHED
                 unfinished = False
             if not unfinished:
                 future = pool.turn(worker, done, error is not None)
+                leaves = future is None and worker.state == GONE
         finally:
             pool.mutex.release()
         if unfinished:
@@ -75,7 +74,7 @@ def work(worker: Worker) -> None:
             worker.actions = 0
             pool._perform(actions, None)
         if future is None:
-            if worker.state == GONE:
+            if leaves:
                 break
             worker.expired = not worker.bell.acquire(True, worker.keep_alive)
         elif worker.current is None:
@@ -187,14 +186,20 @@ def perform(future: FutureCore) -> None:
         value = error = future = None  # type: ignore[assignment]
 
 
-@cython.locals(worker=Worker, future=FutureCore)
+@cython.locals(worker=Worker, future=FutureCore, pool=Pool)
 def current_scope(makes: bool) -> Scope | None:
     """Return what may end the calling thread's task early, made if need be and wanted; None outside of a task."""
     worker: Any = _here.worker
     future: Any = None if worker is None else worker.current
     if future is None:
         return None
-    scope: Scope | None = future._ensure_scope() if makes else future._scope
+    if makes:
+        made: Scope = future._ensure_scope()
+        return made
+    pool: Pool = future._pool
+    with pool.mutex:
+        # Another thread may cancel the task, and make it, at this moment.
+        scope: Scope | None = future._scope
     return scope
 
 

@@ -2,7 +2,7 @@
 cimport cython
 from cpython.time cimport monotonic
 from ebbpool._core.future_c cimport FutureCore, _here, _NOBODY, breathe
-from ebbpool._core.native_c cimport FINISHED, GONE, RUNNING, called, called_with, enter, fence, leave
+from ebbpool._core.native_c cimport FINISHED, GONE, RUNNING, called, called_with, enter, leave
 from ebbpool._core.pool_c cimport Pool
 from ebbpool._core.staff_c cimport Worker
 from ebbpool._core.task_c cimport Task

@@ -285,7 +285,7 @@ class Crew:
             self._admission.rest()
             if self.pool.staff.allowed != ALL:
                 self.pool.admit(ALL)
-        self._previous = tick, self.pool.tally.taken
+        self._previous = tick, self.pool.taken()
         if self.pool.staff.headcount == 0 and self.pool.leave_alone() == inf:
             interval.want(self, False)
             return None
@@ -380,9 +380,9 @@ class Crew:
         pool = self.pool
         count = functools.partial(self._census.sort, tick.now, pool)
         allowed = ALL if pool.max_queue == 0 else self._admission.decide(tick, cpus, seen.taken, count)
-        if pool.backlog.stands(tick.now):
+        if seen.stands:
             before, used = self._overload.most, seen.workers - seen.off - seen.idle
-            ended = pool.tally.taken - pool.tally.expired - used
+            ended = seen.taken - seen.expired - used
             most = self._overload.decide(tick.now, ended, used, pool.max_wait)
             allowed = min(allowed, most)
             if most != before:

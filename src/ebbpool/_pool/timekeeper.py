@@ -64,25 +64,26 @@ class Timekeeper(KeeperCore):
         # Has an entry if `start` was called since the thread last considered its end.
         self._callers: deque[None] = deque(maxlen=1)
         self._asking: deque[LockType] = deque()
-        self._latest: threading.Thread | None = None
+        self._thread: threading.Thread | None = None  # the last one that was started
         self._stopping = False
 
     def start(self) -> None:
         """Start the thread if it does not run; raise RuntimeError if there can be none."""
         self._callers.append(None)
-        if self._thread is None:
+        if not self._runs:
             self._launch()
 
     def _launch(self) -> None:
         with self._starting:
             # A finaliser may run in the middle of a start, in the same thread; that start goes on after it.
-            if self._thread is not None or self._launching:
+            if self._runs or self._launching:
                 return
             self._launching = True
             try:
                 thread = WorkerThread(target=self._run, name=NAME)
                 thread.start()
-                self._latest = self._thread = thread
+                self._thread = thread
+                self._runs = True
             finally:
                 self._launching = False
 
@@ -90,9 +91,9 @@ class Timekeeper(KeeperCore):
         """Have the thread look at `watched` from now on; see `start`. While the thread runs this takes no lock."""
         self.start()
         self.consider(watched)
-        # A thread that ends clears `_thread` before it looks at its queues for the last time. So either it sees what
-        # was queued, or this sees that there is no thread.
-        if self._thread is None:
+        # A thread that ends clears `_runs` before it looks at its queues for the last time. So either it sees what was
+        # queued, or this sees that there is no thread.
+        if not self._runs:
             self.start()
 
     def call_soon(self, call: Callable[[], None]) -> None:
@@ -107,28 +108,28 @@ class Timekeeper(KeeperCore):
 
     def dismiss(self, timeout: float = PATIENCE) -> None:
         """Wait up to `timeout` seconds until the thread has ended, if nothing is left to do and it is not `needed`."""
-        thread = self._latest
+        thread = self._thread
         if thread is None or thread is threading.current_thread():
             return
-        if self._thread is thread:
+        if self._is_run_by(thread):
             if self.needed():
                 return
             answer = allocate_lock()
             answer.acquire()
             self._asking.append(answer)
             self._ring()
-            # A thread that ends without seeing the question has set `_thread` before.
-            if self._thread is thread:
+            # A thread that ends without seeing the question has cleared `_runs` before.
+            if self._is_run_by(thread):
                 answer.acquire(True, timeout)
-        if self._thread is not thread:
+        if not self._is_run_by(thread):
             thread.join(timeout)
 
     def stop(self) -> None:
         """End the thread, whatever is left to do, and wait for it; it can be started again."""
-        if self._latest is not None:
+        if self._thread is not None:
             self._stopping = True
             self._ring()
-            self._latest.join()
+            self._thread.join()
             self._stopping = False
 
     def _run(self) -> None:
@@ -137,9 +138,9 @@ class Timekeeper(KeeperCore):
         here.keeps_time = True
         me = threading.current_thread()
         with self._starting:
-            # `_launch` holds this lock until it has set `_thread`.
+            # `_launch` holds this lock until it has set `_runs`.
             pass
-        while self._thread is me and not self._stopping:
+        while self._is_run_by(me) and not self._stopping:
             asking = len(self._asking)
             try:
                 wake = self.turn()
@@ -148,16 +149,19 @@ class Timekeeper(KeeperCore):
                 return
             goes_on = wake != inf or not self._ends(me)
             # Who asks during a turn may have queued before what only the next turn sees.
-            self._answer(asking if self._thread is me else len(self._asking))
+            self._answer(asking if self._is_run_by(me) else len(self._asking))
             if not goes_on:
                 continue
             pause = wake - self.clock()
             if pause > 0:
                 # Nothing is missed: the bell is rung after anything is queued.
                 self._bell.acquire(True, min(pause, threading.TIMEOUT_MAX))
-        if self._thread is me:
-            self._thread = None
+        if self._is_run_by(me):
+            self._runs = False
             self._answer(len(self._asking))
+
+    def _is_run_by(self, thread: threading.Thread) -> bool:
+        return self._runs and self._thread is thread
 
     def _answer(self, count: int) -> None:
         # The thread that came after this one may have answered.
@@ -172,12 +176,13 @@ class Timekeeper(KeeperCore):
             return False
         # Cleared before the queues are read: a caller that queues something now, or that has called `start`, is either
         # seen below, or sees that there is no thread, and starts another.
-        self._thread = None
-        # `arrived` is asked first, for it orders the write of `_thread` before what is read here.
+        self._runs = False
+        # `arrived` is asked first, for it orders the write of `_runs` before what is read here.
         if self._alarms.arrived() or self._calls or self._callers:
             with self._starting:
-                if self._thread is None:
+                if not self._runs:
                     self._thread = me
+                    self._runs = True
         return True
 
     def turn(self) -> float:
