@@ -75,8 +75,9 @@ class Installed:
             for loop, lane in list(self._lanes.items()):
                 # Loops make executors of their own again. uvloop's do not tell which one they have.
                 for name in ("_default", "_default_executor"):
-                    if getattr(loop, name, None) is lane:
-                        setattr(loop, name, None)
+                    if getattr(loop, name, None) is not lane:
+                        continue
+                    setattr(loop, name, None)
             sys.meta_path.remove(self._watcher)
             _installed = None
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import dis
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from time import monotonic
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 from support import seams
 from support.common import LONG, TIMEOUT, Background, Gate, eventually
 
+import ebbpool
 from ebbpool import COMPILED, AdaptiveExecutor
 
-pytestmark = pytest.mark.skipif(COMPILED, reason="compiled code makes no calls at which another may run")
+plain = pytest.mark.skipif(COMPILED, reason="compiled code makes no calls at which another may run")
 
 
 @contextmanager
@@ -60,6 +65,7 @@ HANDLERS: dict[str, Callable[[Any, list[Any]], object]] = {
 }
 
 
+@plain
 @pytest.mark.parametrize("handler", HANDLERS)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_with_a_full_queue_each_task_still_has_one_fate(operation: str, handler: str) -> None:
@@ -87,6 +93,7 @@ def test_with_a_full_queue_each_task_still_has_one_fate(operation: str, handler:
     at_each_call(play)
 
 
+@plain
 @pytest.mark.parametrize("way", ["submit", "resize", "shutdown"])
 def test_a_pool_that_shrinks_counts_each_worker_once(way: str) -> None:
     handlers: dict[str, Callable[[Any], object]] = {
@@ -113,6 +120,7 @@ def test_a_pool_that_shrinks_counts_each_worker_once(way: str) -> None:
     at_each_call(play)
 
 
+@plain
 def test_calls_that_turn_out_short_are_sorted_beside_what_a_finaliser_submits() -> None:
     def short() -> int:
         return 7
@@ -133,3 +141,35 @@ def test_calls_that_turn_out_short_are_sorted_beside_what_a_finaliser_submits() 
         return places
 
     at_each_call(lambda number: asyncio.run(calls(number)))
+
+
+def turns_outside(code: CodeType) -> Iterator[tuple[str, int]]:
+    """Yield where a function that holds a lock goes back in a loop, and leaves it locked if it is interrupted there."""
+    instructions = list(dis.get_instructions(code))
+    table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    held = [each.offset for each in instructions if each.opname in ("BEFORE_WITH", "LOAD_SPECIAL")]
+    ends = [each.offset for each in instructions if each.opname == "WITH_EXCEPT_START"]
+    for each in instructions:
+        if each.opname == "JUMP_BACKWARD" and held and held[0] < each.offset < ends[-1]:
+            if not any(entry.start <= each.offset < entry.end for entry in table):
+                yield code.co_qualname, each.positions.lineno if each.positions and each.positions.lineno else 0
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from turns_outside(constant)
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="other interpreters have no such tables")
+def test_no_loop_leaves_a_lock_locked_if_it_is_interrupted() -> None:
+    found = {}
+    for path in Path(ebbpool.__file__).parent.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        locked = [
+            range(block.body[0].lineno, (block.body[-1].end_lineno or 0) + 1)
+            for block in ast.walk(ast.parse(text))
+            if isinstance(block, ast.With)
+            and any(re.search(r"(mutex|lock|turn|naming)$", ast.unparse(item.context_expr)) for item in block.items)
+        ]
+        for name, line in turns_outside(compile(text, path.name, "exec")):
+            if any(line in lines for lines in locked):
+                found[path.name, name] = line
+    assert not found

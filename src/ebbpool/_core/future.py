@@ -394,9 +394,10 @@ class FutureCore(Task):
         with pool.mutex:
             if self._audience is not None:
                 for place in range(len(self._audience)):
-                    if self._audience[place] is waiter:
-                        del self._audience[place]
-                        break
+                    if self._audience[place] is not waiter:
+                        continue
+                    del self._audience[place]
+                    break
 
     @property
     @cython.locals(pool=Pool)

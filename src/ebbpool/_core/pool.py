@@ -8,6 +8,9 @@ state, so the next visit sees what is still to be done if the thread that was to
 
 Nothing that could run foreign code happens under the mutex: no call of a task or callback, no wait, and no drop of a
 reference that might be the last one to a user's object.
+
+No loop under a lock ends in an `if`: CPython 3.12 and 3.13 go back from there outside of the `with`, which Ctrl-C then
+leaves without its end.
 """
 
 from __future__ import annotations
@@ -993,7 +996,9 @@ class Pool:
                         backlog.sort(self.room, trash)
                 queued = backlog.waiting() + self.room.live()
                 # For the others it is decided by what this returns.
-                while staff.counts[COMING] == 0 and self._needs_one_beyond():
+                while True:
+                    if staff.counts[COMING] > 0 or not self._needs_one_beyond():
+                        break
                     self._hire(1)
                 actions = self._balance(True, True)
                 idle = staff.counts[PARKED] + staff.counts[COMING]
@@ -1182,23 +1187,27 @@ class Pool:
             collects = hold_collector()
             try:
                 for worker in self.staff.workers:
-                    if worker.current is not None:
-                        running.append(worker.current)
+                    if worker.current is None:
+                        continue
+                    running.append(worker.current)
                 backlog = self.backlog
                 for line in (backlog.lent, backlog.front, backlog.short, backlog.queue):
                     queued.extend(line.tasks)
                 # This finds every lane in which tasks wait: such a lane has others queued or running.
                 for task in [*queued, *running]:
-                    if task._lane is not None and task._lane.backlog not in backlogs:
-                        backlogs.append(task._lane.backlog)
+                    if task._lane is None or task._lane.backlog in backlogs:
+                        continue
+                    backlogs.append(task._lane.backlog)
                 for line in backlogs:
                     held.extend(line.tasks)
-                for task in self.room.tasks:
-                    if task not in self.submitters:
-                        queued.append(task)
+                for task in list(self.room.tasks):
+                    if task in self.submitters:
+                        continue
+                    queued.append(task)
                 for task in [*held, *queued, *running]:
-                    if task._code <= last and (lane is None or task._lane is lane):
-                        found.append(task)
+                    if task._code > last or (lane is not None and task._lane is not lane):
+                        continue
+                    found.append(task)
             finally:
                 let_collector(collects)
         return found
@@ -1224,10 +1233,11 @@ class Pool:
                 backlog.trim(trash)
                 lines = [backlog.lent, backlog.front, backlog.short, backlog.queue]
                 for line in lines if lane is None else [*lines, lane.backlog]:
-                    for task in line.tasks if taken is None else ():
-                        if task._code == PENDING and (lane is None or task._lane is lane):
-                            taken = task
-                            break
+                    for task in list(line.tasks) if taken is None else ():
+                        if task._code != PENDING or (lane is not None and task._lane is not lane):
+                            continue
+                        taken = task
+                        break
                 if taken is not None:
                     found = taken
                     call = found, found._fn, found._packed(), found._kwargs

@@ -84,15 +84,16 @@ def survey(pool: Pool, calls: bool = False) -> Survey:
                 oldest = task._queued_at, _call_of(task, calls and task._code == PENDING)
             for worker in staff.workers:
                 threads.append(worker.thread)
-                if worker.current is not None:
-                    current = worker.current
-                    scope = current._scope
-                    since = 0.0 if scope is None else scope.abandoned
-                    kind = worker.kind
-                    off = kind in (LEFT, LONG)
-                    short = kind in (AHEAD, SHORT, LONG)
-                    place = worker.since, worker.thread, current._lane, worker.waits > 0, short
-                    seen.append((*place, since, is_left(worker), off, _call_of(current, calls)))
+                if worker.current is None:
+                    continue
+                current = worker.current
+                scope = current._scope
+                since = 0.0 if scope is None else scope.abandoned
+                kind = worker.kind
+                off = kind in (LEFT, LONG)
+                short = kind in (AHEAD, SHORT, LONG)
+                place = worker.since, worker.thread, current._lane, worker.waits > 0, short
+                seen.append((*place, since, is_left(worker), off, _call_of(current, calls)))
             counts = _counts(pool, len(seen), queued)
         finally:
             let_collector(collects)
@@ -140,8 +141,9 @@ def count_lane(pool: Pool, lane: LaneCore) -> dict[str, float]:
         try:
             now = monotonic()
             for worker in pool.staff.workers:
-                if worker.current is not None and worker.current._lane is lane:
-                    running += 1
+                if worker.current is None or worker.current._lane is not lane:
+                    continue
+                running += 1
             # Those in the queue are older than those in the backlog, and both keep their order.
             backlog = pool.backlog
             lines = [backlog.lent, backlog.front, backlog.short, backlog.queue]
@@ -149,9 +151,10 @@ def count_lane(pool: Pool, lane: LaneCore) -> dict[str, float]:
                 # A copy: a handler may submit meanwhile.
                 for place, each in enumerate(list(islice(line.tasks, SEARCHED)), 1):
                     task = each
-                    if place == SEARCHED or (task._lane is lane and task._code == PENDING):
-                        oldest = max(oldest, now - task._queued_at)
-                        break
+                    if place != SEARCHED and (task._lane is not lane or task._code != PENDING):
+                        continue
+                    oldest = max(oldest, now - task._queued_at)
+                    break
             queued = lane.admitted - running + lane.backlog.live()
             tally = lane.tally
             taken, failed, cancelled, expired = tally.taken, tally.failed, tally.cancelled, tally.expired
@@ -194,6 +197,7 @@ def unclaimed(pool: Pool, lane: LaneCore | None) -> int:
             held = lane.backlog.live()
             queued = lane.admitted
             for worker in pool.staff.workers:
-                if worker.current is not None and worker.current._lane is lane:
-                    queued -= 1
+                if worker.current is None or worker.current._lane is not lane:
+                    continue
+                queued -= 1
         return held + max(0, queued - pool._coming())

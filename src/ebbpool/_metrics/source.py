@@ -70,23 +70,22 @@ class _Seen:
 
 
 def _observe(crew: Crew, every: int, seen: _Seen) -> None:
-    """Have one in `every` tasks of a pool measured for `seen`; for 0 no more."""
-    with _turn:
-        observers = {other: n for other, n in (_observers.get(crew, {}) | {seen: every}).items() if n}
-        _observers[crew] = observers
-        # 0 if there are none.
-        common = math.gcd(*observers.values())
-        turns = itertools.count(common, common)
-        # Not `seen` itself, which would be a cycle: it holds the pool, which holds `tell`.
-        kept = [(other.samples, n) for other, n in observers.items()]
+    """Under the lock: have one in `every` tasks of a pool measured for `seen`; for 0 no more."""
+    observers = {other: n for other, n in (_observers.get(crew, {}) | {seen: every}).items() if n}
+    _observers[crew] = observers
+    # 0 if there are none.
+    common = math.gcd(*observers.values())
+    turns = itertools.count(common, common)
+    # Not `seen` itself, which would be a cycle: it holds the pool, which holds `tell`.
+    kept = [(other.samples, n) for other, n in observers.items()]
 
-        def tell(waited: float, ran: float) -> None:
-            turn = next(turns)
-            for samples, n in kept:
-                if turn % n == 0:
-                    samples.append((waited, ran))
+    def tell(waited: float, ran: float) -> None:
+        turn = next(turns)
+        for samples, n in kept:
+            if turn % n == 0:
+                samples.append((waited, ran))
 
-        crew.pool.observe(common, tell if observers else None)
+    crew.pool.observe(common, tell if observers else None)
 
 
 class Source:
@@ -104,7 +103,8 @@ class Source:
         self._ended: dict[str, Amounts] = {}
         """What pools that have ended had counted, by the label, which another pool has."""
         self._closed = False
-        self._in_view()
+        with _turn:
+            self._in_view()
 
     def _in_view(self) -> dict[_Seen, AdaptiveExecutor | None]:
         """Return the pools with their executors, None for a collected one; sample the tasks of those that are new."""
@@ -123,23 +123,26 @@ class Source:
     def read(self) -> dict[str, Amounts]:
         """Return the metrics of the pools, those of one label taken together; in any thread."""
         with _turn:
-            in_view = self._in_view()
-            # If reading one fails, the next read finds the same pools to have ended.
-            self._shown = {seen: {} for seen in in_view} | self._shown
-            now = {seen: seen.read(in_view.get(seen)) for seen in self._shown}
-            total = {label: dict(counted) for label, counted in self._ended.items()}
-            for seen, found in now.items():
-                # A thread that the system refuses is no longer counted, nor is its task. A counter that went back with
-                # them would pass for that of a new process.
-                before = {key: number for key, number in self._shown[seen].items() if key[0] in GROWING}
-                found.update({key: max(number, found.get(key, 0)) for key, number in before.items()})
-                add(total.setdefault(seen.label, {}), found)
-                if seen not in in_view:
-                    add(self._ended.setdefault(seen.label, {}), found)
-            self._shown = {seen: now[seen] for seen in in_view}
-            alive = {seen.label for seen in in_view}
-            self._ended = {label: counted for label, counted in self._ended.items() if label in alive}
-            return total if self._last else {label: total[label] for label in alive}
+            return self._read()
+
+    def _read(self) -> dict[str, Amounts]:
+        in_view = self._in_view()
+        # If reading one fails, the next read finds the same pools to have ended.
+        self._shown = {seen: {} for seen in in_view} | self._shown
+        now = {seen: seen.read(in_view.get(seen)) for seen in self._shown}
+        total = {label: dict(counted) for label, counted in self._ended.items()}
+        for seen, found in now.items():
+            # A thread that the system refuses is no longer counted, nor is its task. A counter that went back with
+            # them would pass for that of a new process.
+            before = {key: number for key, number in self._shown[seen].items() if key[0] in GROWING}
+            found.update({key: max(number, found.get(key, 0)) for key, number in before.items()})
+            add(total.setdefault(seen.label, {}), found)
+            if seen not in in_view:
+                add(self._ended.setdefault(seen.label, {}), found)
+        self._shown = {seen: now[seen] for seen in in_view}
+        alive = {seen.label for seen in in_view}
+        self._ended = {label: counted for label, counted in self._ended.items() if label in alive}
+        return total if self._last else {label: total[label] for label in alive}
 
     def take(self) -> list[tuple[str, tuple[float, float]]]:
         """Return the samples since the last time: the label of their pool, and how long a task has waited and run."""

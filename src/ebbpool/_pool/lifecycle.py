@@ -66,10 +66,14 @@ def _let_finish() -> None:
 def register(crew: Any) -> None:
     """Register a pool for as long as it lives, and name it after its prefix, unlike any other open pool."""
     with _naming:
-        taken = {other.name for other in live() if not other.pool.closed}
+        taken = _names()
         names = chain([crew.prefix], (f"{crew.prefix}-{number}" for number in count(2)))
         crew.name = next(name for name in names if name not in taken)
         _live[id(crew)] = crew
+
+
+def _names() -> set[str]:
+    return {crew.name for crew in live() if not crew.pool.closed}
 
 
 def live() -> list[Any]:
