@@ -393,7 +393,9 @@ logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 start = threading.Thread.start
 def have_started_by(start_thread, names):
     threading.Thread.start = lambda thread: (start_thread if re.match(names, thread.name) else start)(thread)
+refused = threading.Event()
 def refuse(*_):
+    refused.set()
     raise RuntimeError({REFUSAL!r})
 def strand(pool, submit, names=r"ebbpool-\\d"):
     # The system refuses threads of these names; `submit()` is called while the first of them is being refused.
@@ -433,9 +435,14 @@ EXITS = {
         strand(second, lambda: stuck.append(second.submit(int)))
         first.submit(await_other).add_done_callback(show)
         waits.wait(10)
-        seams.setting(give_up=0.1)
+        def go_on():
+            # Exit has begun, and has closed no pool yet.
+            refused.clear()
+            print(refused.wait(10), flush=True)
+            seams.setting(give_up=0.1)
+        seams.lifecycle.before_exit(go_on)
         """,
-        [REFUSAL, TOLD, SHOWN],
+        [REFUSAL, "True", TOLD, SHOWN],
     ),
     "without a timekeeper tasks fail at once": (
         """
