@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import math
 import threading
 import weakref
@@ -17,6 +18,7 @@ from support.common import (
     Boom,
     Gate,
     Thing,
+    call_of,
     eventually,
     fail,
     forked,
@@ -122,14 +124,16 @@ def test_errors(session: Any) -> None:
         session.submit(session.shutdown).result(TIMEOUT)
 
 
-def test_shutdown_waits_for_what_is_queued(pool: AdaptiveExecutor, session: Any) -> None:
+def test_shutdown_waits_for_what_is_queued(
+    pool: AdaptiveExecutor, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = call_of(monkeypatch, concurrent.futures, "wait")
     with Gate() as gate:
         held = gate.hold(session)
         queued, last = session.submit(int), session.submit(int)
         assert queued.cancel()
         shutting = Background(session.shutdown)
-        eventually(lambda: session._shutdown)
-        assert shutting.still_waits()
+        assert waits.wait(TIMEOUT)
         with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
             session.submit(int)
         gate.open()

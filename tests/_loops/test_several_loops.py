@@ -121,7 +121,7 @@ def test_they_have_one_limit_together(new_loop: Any, by: str) -> None:
         running = Background(lambda: on_each(new_loop, main))
         submitted.wait(TIMEOUT)
         gate.await_begun(2)
-        assert gate.nobody_begins()
+        assert gate.nobody_begins(pool)
         if by == "admission":
             seams.engine_of(pool).admit(seams.ALL)
             gate.await_begun(4)

@@ -20,7 +20,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import seams
-from support.common import TIMEOUT, Background, Boom, Gate, Thing, eventually, gone, no_collector, wait_for_idle
+from support.common import (
+    TIMEOUT,
+    Background,
+    Boom,
+    Gate,
+    Thing,
+    await_waiters,
+    call_of,
+    eventually,
+    gone,
+    no_collector,
+    wait_for_idle,
+)
+from support.rules import map_run
 
 from ebbpool import AdaptiveExecutor, QueueFull
 
@@ -520,7 +533,7 @@ def test_shutdown_that_cancels_cancels_the_rest_whoever_waits_for_it_meanwhile(
         executor = lane if where == "lane" else pool
         executor.shutdown(wait=False, cancel_futures=True)
         closer = Background(executor.shutdown)
-        assert closer.still_waits()
+        await_waiters(pool)
         gate.open()
         closer.join()
         assert ran == [0]
@@ -679,8 +692,11 @@ def read_to_the_end(results: Iterator[Any], error: str) -> list[Any]:
 @either
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("state", ["unread", "begun", "running"])
-def test_what_was_read_before_a_shutdown_is_handed_out(kind: str, method: str, more: bool, state: str) -> None:
+def test_what_was_read_before_a_shutdown_is_handed_out(
+    kind: str, method: str, more: bool, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count = 4
+    waits = call_of(monkeypatch, map_run, "wait_counted")
     with place(kind) as executor, Gate() as gate:
         source = Source(count + more)
         results = getattr(executor, method)(gate, source, buffersize=count)
@@ -689,7 +705,7 @@ def test_what_was_read_before_a_shutdown_is_handed_out(kind: str, method: str, m
         if state == "running":
             executor.shutdown(wait=False)
             waiting = Background(lambda: next(results))
-            assert waiting.still_waits()
+            assert waits.wait(TIMEOUT)
             assert source.taken == count, "nothing is read for tasks that nobody takes"
             gate.open()
             got.append(waiting.join())

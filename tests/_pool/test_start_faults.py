@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from support import seams
 from support.common import (
-    A_MOMENT,
     COUNTS_REFERENCES,
     LONG,
     TIMEOUT,
     Background,
     Gate,
     Thing,
+    await_waiters,
     collected,
     eventually,
     no_thread,
@@ -187,7 +187,7 @@ def test_a_refused_start_lets_those_in_that_wait_for_room() -> None:
         if not waits:
             # The only worker is on its way, so that nobody else is let in.
             waits.append(Background(lambda: pool.submit(pow, 2, 3).result(TIMEOUT)))
-            assert waits[0].still_waits()
+            await_waiters(pool)
             no_thread()
 
     with AdaptiveExecutor(1, max_queue=0) as pool, starting(WORKERS, refuse_once):
@@ -333,9 +333,12 @@ def test_what_waits_behind_abandoned_calls_is_not_given_up() -> None:
     """They may end, unlike calls that wait for their own pool."""
     with AdaptiveExecutor(2) as pool, Gate() as gate:
         given_up(gate.hold(pool))
-        with seams.setting(give_up=0.0), starting(WORKERS, no_thread):
+        refused = threading.Semaphore(0)
+        with seams.setting(give_up=0.0), starting(WORKERS, lambda: (refused.release(), no_thread())):
             waiting = pool.submit(int)
-            assert not futures_wait([waiting], A_MOMENT).done
+            for _ in range(3):
+                assert refused.acquire(timeout=TIMEOUT), "the pool gave up"
+            assert not waiting.done()
             gate.open()
             assert waiting.result(TIMEOUT) == 0
 
@@ -353,7 +356,7 @@ def test_a_shutdown_waits_for_threads_to_come_again_or_reports_what_has_no_worke
 
         eventually(reported)
         closing = Background(pool.shutdown)
-        assert closing.still_waits()
+        await_waiters(pool)
         assert not futures[0].done()
     closing.join()
     assert futures[0].result(TIMEOUT) is not closing.thread

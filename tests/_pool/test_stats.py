@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 from support import seams
-from support.common import LONG, TIMEOUT, Background, Gate, Thing, eventually, needs_stacks, no_collector, together
+from support.common import (
+    LONG,
+    TIMEOUT,
+    Background,
+    Gate,
+    Thing,
+    await_waiters,
+    eventually,
+    needs_stacks,
+    no_collector,
+    together,
+)
 from support.seams import OVER, called_name
 
 import ebbpool
@@ -64,7 +75,7 @@ def test_wait_idle() -> None:
         for timeout in (0, -1, 0.001):
             assert pool.wait_idle(timeout) is False
         waiting = [Background(pool.wait_idle), Background(lambda: pool.wait_idle(TIMEOUT))]
-        assert all(each.still_waits() for each in waiting)
+        await_waiters(pool, 2)
         gate.open()
         callback.await_begun()
         assert all(future.done() for future in futures)
@@ -81,7 +92,7 @@ def test_wait_idle_ends_when_the_last_queued_task_is_cancelled() -> None:
         future = pool.submit(int)
         gate.await_begun()
         waiting = Background(lambda: pool.wait_idle(TIMEOUT))
-        assert waiting.still_waits()
+        await_waiters(pool)
         assert future.cancel()
         assert waiting.join() is True
 
@@ -216,7 +227,7 @@ def test_a_task_that_waited_in_its_lane_has_run_since_it_was_taken() -> None:
         lane.submit(first)
         lane.submit(second)
         first.await_begun()
-        assert second.nobody_begins()
+        assert second.nobody_begins(pool)
         opened = time.monotonic()
         first.open()
         second.await_begun()

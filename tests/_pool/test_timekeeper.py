@@ -382,7 +382,7 @@ def test_who_asks_as_it_is_stopped_does_not_wait_for_an_answer(ending: Interrupt
         ending.call_at(ending.clock(), book, 1)
         gate.await_begun()
         asking = Background(lambda: ending.dismiss(LONG))
-        assert asking.still_waits()
+        eventually(lambda: ending._asking)
         stopping = Background(ending.stop)
         eventually(lambda: ending._stopping)
     asking.join()

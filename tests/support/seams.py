@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
-from threading import Event
+from threading import Event, Thread
 from time import monotonic
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
+from ebbpool import _frames as frames
 from ebbpool import _interpreter
 from ebbpool._called import OVER, called_name
 from ebbpool._core import accel
@@ -183,6 +185,31 @@ def check_balance(pool: Any) -> None:
         assert not (waiting and staff.parked and pool._has_room(1)), "a worker should be woken"
         assert not (waiting or pool.room.live()) or pool.next_look <= pool.clock + engine.HORIZON, "nobody looks"
     assert pool.next_look <= max(backlog.soonest(), pool.clock), "the timekeeper should look for late ones"
+
+
+def comes_to(pool: Any, call: Any, inside: Iterable[Thread]) -> bool:
+    """Tell whether a worker of a pool is on its way to a task, or has taken `call` and is not one of those `inside`."""
+    if pool._pool.staff.on_their_way() > 0:
+        return True
+    taken = Counter(task.thread for task in accel.survey(pool._pool, True).running if is_for(call, *task.call))
+    return bool(taken - Counter(inside))
+
+
+def is_for(call: Any, fn: Any, args: tuple[Any, ...] | None) -> bool:
+    """Tell whether `call` is what is called, directly or through something that is given it."""
+    while isinstance(fn, functools.partial):
+        fn, args = fn.func, (*fn.args, *(args or ()))
+    return any(each is call for each in (fn, *(args or ())))
+
+
+def waiters(pool: Any) -> int:
+    """Return how many threads wait for room in a pool's queue, or for the pool, or a lane, to be idle or to end."""
+    return len(pool._pool.submitters) + len(pool._pool.idlers)
+
+
+def executors_of(pool: Any) -> Any:
+    """Return the executors that a pool like fastthreadpool's has for its jobs and their callbacks."""
+    return pool._executors
 
 
 def staff_of(pool: Any) -> ModuleType:
