@@ -83,7 +83,7 @@ def no_thread_left_behind() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_loops_of_before() -> Iterator[None]:
     """Let pools show how late the loops of this test are, and no others."""
-    with mock.patch("ebbpool._pool.late._mailboxes", {}):
+    with mock.patch.object(seams.late, "_mailboxes", {}):
         yield
 
 

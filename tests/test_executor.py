@@ -16,9 +16,9 @@ from support import seams
 from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, eventually, tight_switching
 from support.loops import fail
 from support.model import ExecutorModel, profile
+from support.seams import executor_base
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._pool import executor_base
 
 
 def test_it_does_what_the_model_says() -> None:

@@ -14,7 +14,7 @@ import pytest
 from anyio import to_thread
 from anyio._backends._asyncio import AsyncIOBackend
 from anyio.to_thread import run_sync as imported_before
-from support.anyio import Way, missing
+from support.anyio import Way, asyncio_side, missing
 from support.common import output_of, run_script
 
 import ebbpool.anyio
@@ -99,7 +99,7 @@ async def test_the_default_limiter_counts_if_it_is_kept_and_never_lifts_the_ceil
 def test_an_anyio_that_fails_the_self_test(monkeypatch: pytest.MonkeyPatch, pool: AdaptiveExecutor) -> None:
     monkeypatch.setattr(ebbpool.anyio, "_run_sync_of", {})
     # As if anyio's cancellations said something else.
-    monkeypatch.setattr("ebbpool._anyio.on_asyncio.ANYIO", "Cancelled by ")
+    monkeypatch.setattr(asyncio_side, "ANYIO", "Cancelled by ")
     before = stock()
     told = f"anyio {importlib.metadata.version('anyio')} fails ebbpool's self-test on asyncio: .* leaves its call"
     with pytest.raises(UnsupportedVersion, match=told):
@@ -177,7 +177,7 @@ def test_trio_may_come_later() -> None:
 def test_a_trio_that_comes_later_and_fails_the_self_test_is_left_as_it_is() -> None:
     script = """
         import warnings
-        from ebbpool._anyio import trial
+        from support.anyio import trial
         with AdaptiveExecutor(thread_name_prefix="ours") as pool, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with ebbpool.anyio.install(pool):
@@ -249,7 +249,7 @@ def test_calls_go_on_in_the_threads_of_anyio_once_the_interpreter_exits(
     where: str, backend: str, limited: bool
 ) -> None:
     script = f"""
-        from ebbpool._pool import lifecycle
+        from support.seams import lifecycle
         backend = {backend!r}
         ebbpool.anyio.install(keep_default_limiter={limited})
         """

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.common import COUNTS_REFERENCES, TIMEOUT, Background, Thing, eventually, tight_switching, together
-
-from ebbpool._core.latch import LockType, allocate_lock
+from support.seams import LockType, allocate_lock
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.common import TIMEOUT, Background, Boom, Gate, eventually
 from support.httpserver import Client, Clock, Echo, frontdoor, gated, pollers, porter, served, serving, wait_for
-from support.server import LOOPBACK, noting, over_tls, tls_client
+from support.server import LOOPBACK, handling, mixin, noting, over_tls, tls_client
 
 from ebbpool.socketserver import AdaptivePoolHTTPServer, AdaptivePoolMixIn
 
@@ -347,8 +347,8 @@ def test_a_client_whose_request_is_the_last_for_a_reason_of_the_server_s_is_told
 def test_slow_clients_and_handlers_share_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     granted = []
-    for module in ("mixin", "handlers"):
-        monkeypatch.setattr(f"ebbpool._servers.{module}.monotonic", clock)
+    for module in (mixin, handling):
+        monkeypatch.setattr(module, "monotonic", clock)
     with porter(shutdown_timeout=5) as keeper:
 
         def close(patience: float | None) -> None:

@@ -18,12 +18,10 @@ from support.common import (
     run_script,
     wait_for_idle,
 )
+from support.metrics import HISTOGRAMS, METRICS, MOST, Source, one_in, source
 from support.seams import engine_of
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics import source
-from ebbpool._metrics.source import MOST, Source, one_in
-from ebbpool._metrics.table import HISTOGRAMS, METRICS
 
 
 def test_shares() -> None:
@@ -78,7 +76,7 @@ def test_it_works_in_a_forked_child() -> None:
     pytest.importorskip("prometheus_client")
     script = """
         from prometheus_client import CollectorRegistry, generate_latest
-        from ebbpool._metrics import source
+        from support.metrics import source
         from ebbpool.prometheus import PoolCollector
         registry = CollectorRegistry()
         registry.register(PoolCollector(sample=1))

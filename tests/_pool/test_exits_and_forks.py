@@ -221,7 +221,7 @@ FORKS: dict[str, tuple[Any, ...]] = {
     "fork while the switch interval is short": (
         # The child has no thread that would put back what was there before.
         """
-            from ebbpool._pool.interval import interval
+            from support.seams import interval
             before = sys.getswitchinterval()
             interval.want(interval, True)
             print(sys.getswitchinterval() < before)

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from support.common import STACKS, TIMEOUT, Background, Gate, environment, eventually, python
+from support.monitor import client, processes, run
 
 import ebbpool
 from ebbpool import AdaptiveExecutor, monitor
@@ -156,8 +157,8 @@ def test_one_that_does_not_answer_is_waited_for_and_not_asked_again(
 
 
 def test_a_process_that_never_answers_is_given_up(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._top.run.PATIENCE", 0.0)
-    monkeypatch.setattr("ebbpool._top.run.LATE", 0.0)
+    monkeypatch.setattr(run, "PATIENCE", 0.0)
+    monkeypatch.setattr(run, "LATE", 0.0)
     with listening(path):
         told = top.fails(path, "--json")
     assert re.search(r"no answer for \d+ s\n", told) and "something may hold its GIL" in told
@@ -207,7 +208,7 @@ def test_too_many_others_who_wait_are_no_error(path: str, monkeypatch: pytest.Mo
 def test_what_is_no_monitor_or_another_one_is_said_to_be(
     path: str, answer: bytes, reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbpool._top.client.LONGEST", 1000)
+    monkeypatch.setattr(client, "LONGEST", 1000)
     with listening(path) as server, asked(server, path, "--once") as (connection, call):
         connection.sendall(answer)
         connection.shutdown(socket.SHUT_WR)
@@ -218,7 +219,7 @@ def test_what_is_no_monitor_or_another_one_is_said_to_be(
 
 
 def test_nobody_listens(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._top.run.everyone", list)
+    monkeypatch.setattr(run, "everyone", list)
     assert re.search(r"no process of yours is listening\..*top PID.*EBBPOOL_MONITOR", top.fails(), re.DOTALL)
     assert top.fails(path) == f"python -m ebbpool top: there is no {path!r}\n"
     with listening(path):
@@ -238,7 +239,7 @@ def test_a_process_that_is_stopped_and_ends_is_said_to_have_ended(
         # As silent as one whose GIL is held.
         process.send_signal(signal.SIGSTOP)
         assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
-        monkeypatch.setattr("ebbpool._top.run.LATE", 0.0)
+        monkeypatch.setattr(run, "LATE", 0.0)
         call = Background(lambda: top.fails(path, "--json"))
         # It knows the number of the process once it has connected.
         eventually(lambda: f"process {process.pid}: no answer" in capsys.readouterr().err)
@@ -293,8 +294,6 @@ def test_why_a_process_cannot_be_attached_to(
 @needs_proc
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a directory away")
 def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
-    from ebbpool._top import processes
-
     monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     monkeypatch.setattr(processes, "owner_of", lambda _: (65534, 65534))
     monkeypatch.setattr(sys, "remote_exec", lambda *_: None, raising=False)
@@ -350,8 +349,6 @@ def test_a_process_that_a_link_leads_to_is_not_asked(path: str, top: Top) -> Non
 def test_nothing_is_made_where_another_user_may_put_links(
     way: str, monkeypatch: pytest.MonkeyPatch, short_path: Path
 ) -> None:
-    from ebbpool._top import processes
-
     folder = short_path / "t"
     folder.mkdir(mode=0o700)
     if way == "of another user":
@@ -412,8 +409,6 @@ needs_attaching = pytest.mark.skipif(not hasattr(sys, "remote_exec"), reason="th
 @pytest.fixture
 def temporary(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory for temporary files; the test is skipped where the system lets nobody attach."""
-    from ebbpool._top import processes
-
     monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     with waiting("") as process:
         try:
@@ -426,8 +421,6 @@ def temporary(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @needs_attaching
 def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
-    from ebbpool._top import client, processes
-
     imports = "import ebbpool, socket; pool = ebbpool.AdaptiveExecutor(3, 'unprepared'); socket.setdefaulttimeout(1e-9)"
     with waiting(imports) as there:
         pid = there.pid
@@ -477,8 +470,6 @@ def test_a_process_that_cannot_answer_says_why(
 
 @needs_attaching
 def test_one_who_leaves_before_the_process_comes_to_it_leaves_nothing(temporary: Path) -> None:
-    from ebbpool._top import processes
-
     with waiting("import ebbpool") as there:
         processes.Attached(there.pid).close(False)
         assert len(list(temporary.iterdir())) == 1

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from ebbpool import AdaptiveExecutor, monitor
+pytest.importorskip("rich")
 
-rich_console = pytest.importorskip("rich.console")
-view = pytest.importorskip("ebbpool._top.view")
+from rich import console as rich_console
+from support.monitor import view
+
+from ebbpool import AdaptiveExecutor, monitor
 
 with AdaptiveExecutor(256) as _pool:
     _lane = _pool.lane("lane", limit=4)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from ebbpool import AdaptiveExecutor, aio
+from ebbpool import _loops as chaining  # noqa: F401  (for tests of what is inside)
 from support.common import TIMEOUT, collect_at
 
 Report = dict[str, Any]

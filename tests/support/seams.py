@@ -25,7 +25,8 @@ from ebbpool._core.accel import ALL, Timers, instrumented, orphans
 from ebbpool._core.latch import LockType, allocate_lock
 from ebbpool._frames import COLLECTS, UNREADABLE, is_joined
 from ebbpool._maps import items
-from ebbpool._pool import census, crew, late, lifecycle, threads
+from ebbpool._pool import census, crew, executor_base, late, lifecycle, threads
+from ebbpool._pool.interval import interval
 from ebbpool._pool.timekeeper import Tick, Timekeeper, timekeeper
 
 PURE = _interpreter.PURE
@@ -39,6 +40,7 @@ quota = _interpreter
 
 SETTINGS: dict[str, tuple[ModuleType, str]] = {
     "crew": (crew, "CREW"),
+    "keep_alive": (executor_base, "KEEP_ALIVE"),
     "give_up": (crew, "GIVE_UP"),
     "wait_for_timekeeper": (crew, "PATIENCE"),
     "overtaken": (importlib.import_module(accel.Pool.__module__.replace("_core.pool", "_core.backlog")), "OVERTAKEN"),
