@@ -119,7 +119,7 @@ def test_what_was_accepted_and_has_not_begun(feature: str, ending: str, caplog: 
 
 
 @pytest.mark.parametrize("ending", ["runs", "cancelled", "broken"])
-def test_those_that_wait_for_room_in_a_full_queue(ending: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_that_wait_for_room_as_their_pool_ends(ending: str, caplog: pytest.LogCaptureFixture) -> None:
     """A call from a loop has been accepted, one of a thread has not."""
 
     with Gate() as gate, AdaptiveExecutor(1, "", initialize, (gate, ending), max_queue=1) as pool:

@@ -46,7 +46,7 @@ def thread_name() -> str:
 
 
 @pytest.mark.anyio
-async def test_it_reaches_a_caller_that_imported_run_sync_before(pool: AdaptiveExecutor) -> None:
+async def test_install_reaches_a_caller_that_imported_run_sync_before(pool: AdaptiveExecutor) -> None:
     assert not (await imported_before(thread_name)).startswith("ours")
     with install(pool):
         assert (await imported_before(thread_name)).startswith("ours")

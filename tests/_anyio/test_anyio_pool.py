@@ -280,7 +280,7 @@ async def test_without_an_executor_the_process_shares_one() -> None:
         installation.executor.shutdown()
 
 
-def test_it_is_a_coroutine_function_with_the_parameters_of_anyio() -> None:
+def test_run_sync_is_a_coroutine_function_with_the_parameters_of_anyio() -> None:
     ours = inspect.signature(ebbpool.anyio.run_sync).parameters
     stock = inspect.signature(anyio.to_thread.run_sync).parameters
     assert inspect.iscoroutinefunction(ebbpool.anyio.run_sync)

@@ -343,6 +343,6 @@ def test_a_loop_in_a_worker_has_as_many_threads_for_its_calls_as_its_pool_may_ha
             await pool.run(int)
             pool.resize(max_workers=4)
             meeting = threading.Barrier(4)
-            await asyncio.gather(*[pool.run(meeting.wait, TIMEOUT) for _ in range(4)])
+            assert sorted(await asyncio.gather(*[pool.run(meeting.wait, TIMEOUT) for _ in range(4)])) == [0, 1, 2, 3]
 
         pool.submit(asyncio.run, main()).result(2 * TIMEOUT)

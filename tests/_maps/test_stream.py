@@ -181,7 +181,7 @@ async def test_the_loop_goes_on_while_there_is_always_more() -> None:
         turning.cancel()
 
 
-def test_it_is_refused_where_the_caller_would_run_the_generator() -> None:
+def test_a_stream_is_refused_where_the_caller_would_run_the_generator() -> None:
     source = Source(5)
     with AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
         gate.hold(pool)
@@ -402,7 +402,7 @@ def test_a_stream_that_is_held_does_not_keep_the_interpreter_from_exiting() -> N
     assert output_of(script) == ["0", "closed"]
 
 
-def test_who_shuts_the_pool_down_does_not_wait_for_a_stream_of_its_own() -> None:
+def test_a_shutdown_does_not_wait_for_a_stream_of_its_own_thread() -> None:
     source = Source()
     with AdaptiveExecutor(1) as pool:
         streams = [pool.stream(source, buffersize=3), pool.stream(Source(), buffersize=3)]

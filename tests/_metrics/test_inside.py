@@ -24,7 +24,7 @@ from support.seams import engine_of
 from ebbpool import AdaptiveExecutor
 
 
-def test_shares() -> None:
+def test_shares_to_be_measured() -> None:
     for share, every in {1: 1, 0.5: 2, 1 / 64: 64, 0.03: 33, None: 0}.items():
         assert one_in(share) == every
 
@@ -72,7 +72,7 @@ def test_without_its_library_a_face_names_the_extra(face: str, library: str, pac
 
 
 @needs_fork
-def test_it_works_in_a_forked_child() -> None:
+def test_metrics_are_read_in_a_forked_child() -> None:
     pytest.importorskip("prometheus_client")
     script = """
         from prometheus_client import CollectorRegistry, generate_latest

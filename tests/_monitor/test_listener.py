@@ -125,7 +125,7 @@ def test_ten_megabytes_without_a_newline_are_cut_off(listening: monitor.Listener
 
 
 @pytest.mark.parametrize("asked", [b"", b'{"get": ', json.dumps(SNAPSHOT).encode() + b"\n"], ids=repr)
-def test_one_that_does_not_ask_or_not_read_holds_nobody_up(
+def test_a_client_that_does_not_ask_or_does_not_read_holds_nobody_up(
     listening: monitor.Listener, asked: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter(["x" * 10_000_000] * asked.endswith(b"\n"))

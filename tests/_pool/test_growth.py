@@ -82,7 +82,7 @@ def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExe
     assert told.begun[-1] == pytest.approx(TICK)
 
 
-def test_who_is_asleep_is_counted_only_when_it_is_asked_for(pool: AdaptiveExecutor, told: Recorded) -> None:
+def test_sleeping_workers_are_counted_only_when_asked_for(pool: AdaptiveExecutor, told: Recorded) -> None:
     with Gate() as gate:
         gate.hold(pool)
         pool.submit(int)
@@ -96,7 +96,7 @@ def test_who_is_asleep_is_counted_only_when_it_is_asked_for(pool: AdaptiveExecut
     assert second is None or second.counted == 1
 
 
-def test_threads_of_abandoned_calls_are_among_those_that_may_sleep(pool: AdaptiveExecutor, told: Recorded) -> None:
+def test_threads_of_abandoned_calls_count_as_workers_that_may_sleep(pool: AdaptiveExecutor, told: Recorded) -> None:
     """Others may be started for them all the same, beyond the ceiling."""
     with Gate() as gate:
         for _ in range(2):

@@ -33,7 +33,7 @@ def is_late(future: Any, limit: str = "max_wait=0.02") -> None:
 
 
 @pytest.mark.parametrize("way", ["pool", "lane", "lane behind its limit", "call", "call in a lane"])
-def test_it_fails_though_no_thread_comes(way: str) -> None:
+def test_a_late_task_fails_though_no_thread_comes(way: str) -> None:
     ran: list[int] = []
     with AdaptiveExecutor(1, max_wait=SOON if way == "pool" else None) as pool, Gate() as gate:
         submit: Callable[..., Any] = pool.submit
@@ -105,7 +105,9 @@ def test_a_lane_says_for_itself_a_submitter_that_waits_for_room_gives_up_too_and
 
 @pytest.mark.parametrize("bound", [None, 0, 1])
 @pytest.mark.parametrize("when_full", ["block", "reject", "caller_runs"])
-def test_what_only_its_lane_holds_back_fails_in_time_and_needs_no_thread(bound: int | None, when_full: Any) -> None:
+def test_a_task_that_only_its_lane_holds_back_fails_in_time_and_needs_no_thread(
+    bound: int | None, when_full: Any
+) -> None:
     with AdaptiveExecutor(4, max_queue=bound, when_full=when_full) as pool, Gate() as gate:
         lane = pool.lane("lane", limit=1, max_wait=SOON)
         held = lane.within(LONG).submit(gate)
@@ -139,6 +141,7 @@ def test_a_timekeeper_that_cannot_be_had_for_a_moment_is_asked_again(way: str) -
         keeper.refuses = False
         is_late(executor.submit(int))
         is_late(refused)
+        assert pool.stats().expired == 2
         gate.open()
 
 
@@ -251,7 +254,7 @@ def test_a_full_queue_says_when_to_come_again() -> None:
         assert caught.value.retry_after <= time.monotonic() - begun, "one that was cancelled does not wait"
 
 
-def test_what_is_late_may_be_cancelled_first() -> None:
+def test_a_late_task_may_be_cancelled_first() -> None:
     with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1) as pool, Gate() as gate:
         gate.hold(pool)
         future = pool.within(SOON).submit(int)
@@ -306,7 +309,7 @@ def until_cancelled(begun: threading.Event) -> str:
         *((way, in_lane) for way in ("shutdown", "deadline", "run") for in_lane in (False, True)),
     ],
 )
-def test_what_cancels(way: str, in_lane: bool) -> None:
+def test_a_running_task_sees_that_it_is_cancelled(way: str, in_lane: bool) -> None:
     outcome: list[str] = []
     with AdaptiveExecutor(1) as pool:
         executor = pool.lane("lane", limit=1) if in_lane else pool
@@ -413,7 +416,7 @@ async def test_a_loop_does_not_run_callbacks_itself() -> None:
     assert threads[0] is not threading.current_thread()
 
 
-def test_however_many_are_late_they_end_in_time() -> None:
+def test_however_many_tasks_are_late_all_end_in_time() -> None:
     with AdaptiveExecutor(1, max_wait=0.05) as pool, Gate() as gate:
         gate.hold(pool)
         futures = [pool.submit(int) for _ in range(3_000)]

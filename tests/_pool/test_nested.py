@@ -30,7 +30,7 @@ def collect(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
     return WAYS[request.param]
 
 
-def test_three_deep(collect: Callable[[Any], Any]) -> None:
+def test_tasks_that_wait_for_tasks_may_be_nested_three_deep(collect: Callable[[Any], Any]) -> None:
     with AdaptiveExecutor(1) as pool:
 
         def nested(depth: int) -> int:

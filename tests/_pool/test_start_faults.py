@@ -180,7 +180,7 @@ def test_submitting_at_the_end_of_the_stack_loses_nothing(settings: dict[str, An
     assert taken and refused
 
 
-def test_a_refused_start_lets_those_in_that_wait_for_room() -> None:
+def test_a_refused_start_lets_submitters_in_that_wait_for_room() -> None:
     waits: list[Background] = []
 
     def refuse_once() -> None:

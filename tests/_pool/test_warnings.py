@@ -60,6 +60,7 @@ def test_each_late_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
                 gate.hold(pool)
                 eventually(lambda: len(warnings(caplog, "has been running for")) == count)  # noqa: B023  (used at once)
             wait_for_idle(pool)
+    assert len(warnings(caplog, "has been running for")) == 3
 
 
 def test_a_queue_that_waits_for_too_long_is_logged_once(

@@ -28,7 +28,9 @@ PRELOAD = pytest.mark.parametrize("preload", [False, True])
     ("preload", "number", "to_all"),
     [(False, signal.SIGTERM, False), (False, signal.SIGINT, True), (True, signal.SIGTERM, True)],
 )
-def test_it_serves_and_stops_gracefully(tmp_path: Path, preload: bool, number: signal.Signals, to_all: bool) -> None:
+def test_prefork_serves_and_stops_gracefully(
+    tmp_path: Path, preload: bool, number: signal.Signals, to_all: bool
+) -> None:
     with site(tmp_path, f"serve_and_tell, preload={preload}") as running:
         children = running.children()
         assert len({running.pid, *children}) == 3
@@ -251,7 +253,7 @@ def test_a_child_that_does_not_stop_ends_at_the_deadline(tmp_path: Path, parent_
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGINT), (signal.SIGQUIT,)])
-def test_it_can_be_stopped_at_once(tmp_path: Path, numbers: tuple[signal.Signals, ...]) -> None:
+def test_prefork_can_be_stopped_at_once(tmp_path: Path, numbers: tuple[signal.Signals, ...]) -> None:
     with site(tmp_path) as running:
         running.children()
         with running.begin():

@@ -144,7 +144,7 @@ def test_the_list_names_programs_and_not_what_runs_them(
     assert line.split(maxsplit=2)[1:] == [path, shown]
 
 
-def test_one_that_does_not_answer_is_waited_for_and_not_asked_again(
+def test_a_process_that_does_not_answer_at_once_is_waited_for_and_not_asked_again(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with listening(path) as server, asked(server, path, "--json") as (connection, call):
@@ -469,7 +469,7 @@ def test_a_process_that_cannot_answer_says_why(
 
 
 @needs_attaching
-def test_one_who_leaves_before_the_process_comes_to_it_leaves_nothing(temporary: Path) -> None:
+def test_a_top_that_ends_before_the_process_is_attached_leaves_no_thread_and_no_file(temporary: Path) -> None:
     with waiting("import ebbpool") as there:
         processes.Attached(there.pid).close(False)
         assert len(list(temporary.iterdir())) == 1
@@ -478,7 +478,7 @@ def test_one_who_leaves_before_the_process_comes_to_it_leaves_nothing(temporary:
 
 
 @needs_rich
-def test_one_screen(held: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_once_prints_one_screen(held: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["top", held, "--once", "--stacks"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -154,7 +154,7 @@ def test_a_dumb_terminal_gets_one_plain_screen(listening: monitor.Listener) -> N
         assert "\x1b" not in seen.all
 
 
-def test_keys() -> None:
+def test_keys_are_known_by_what_a_terminal_sends() -> None:
     for data, keys in {
         b"": [],
         b"jkq": ["down", "up", "quit"],

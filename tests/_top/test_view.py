@@ -153,7 +153,7 @@ def test_without_keys_nothing_is_chosen_or_explained_and_stacks_may_follow() -> 
 
 @pytest.mark.parametrize("height", [8, 12, 24, 60])
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_it_fits_any_terminal(width: int, height: int) -> None:
+def test_the_screen_fits_any_terminal(width: int, height: int) -> None:
     pools = [BUSY | {"name": f"pool number {number}"} for number in range(9)]
     many = [task_of(f"task {number}", 1.0 * number) for number in range(60)]
     state = state_of(snapshot_of(pools[0] | {"tasks": many}, *pools[1:]))

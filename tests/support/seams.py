@@ -324,6 +324,11 @@ def follow(pool: Any, **rules: Any) -> None:
         setattr(pool._crew, f"_{name}", rule)
 
 
+def no_loops() -> AbstractContextManager[object]:
+    """Have pools know of no loops that were there before."""
+    return mock.patch.object(late, "_mailboxes", {})
+
+
 def processors() -> int:
     """Return how many processors there are for a pool now."""
     return _interpreter.available_cpus()
