@@ -14,19 +14,7 @@ from concurrent.futures.thread import BrokenThreadPool
 from typing import Any
 
 import pytest
-from support.common import (
-    LONG,
-    TIMEOUT,
-    Background,
-    Boom,
-    Gate,
-    all_end,
-    await_waiters,
-    collected,
-    eventually,
-    forked,
-    needs_stacks,
-)
+from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, collected, eventually, forked, needs_stacks
 from support.loops import given_up
 
 from ebbpool import AdaptiveExecutor, aio
@@ -128,7 +116,7 @@ def test_calls_that_wait_for_room_as_their_pool_ends(ending: str, caplog: pytest
         pool.submit(int)
         submitting = Background(lambda: pool.submit(pow, 2, 3).result(TIMEOUT))
         calling = on_a_loop(pool)
-        await_waiters(pool)
+        submitting.waits_for(pool)
         if ending == "broken":
             gate.open()
         else:
@@ -247,7 +235,7 @@ def test_shutdown_at_any_time_again_and_from_many_threads() -> None:
             future = pool.submit(gate, 1)
             gate.await_begun()
             closing = [Background(lambda pool=pool, timeout=timeout: pool.shutdown(timeout=timeout)) for _ in range(4)]
-            await_waiters(pool, 4)
+            closing[0].waits_for(pool, threads=4)
             gate.open()
             assert [each.join() for each in closing] == [None] * 4
         assert not pool._threads
@@ -339,7 +327,7 @@ def test_an_end_leaves_abandoned_calls_behind_and_waits_for_others(
         futures = [pool.submit(wanted) for _ in range(4)]
         wanted.await_begun(3)
         ending = Background(lambda: end(pool))
-        await_waiters(pool)
+        ending.waits_for(pool)
         wanted.open()
         ending.join()
         assert [future.result(0) for future in futures] == [None] * 4
@@ -367,7 +355,7 @@ def test_an_end_waits_for_abandoned_calls_until_it_may_leave_them(caplog: pytest
         with pytest.raises(TimeoutError, match="abandoned: its await was cancelled"):
             pool.shutdown(timeout=0)
         ending = Background(pool.shutdown)
-        await_waiters(pool)
+        ending.waits_for(pool)
         gate.open()
         ending.join()
     assert not caplog.records
@@ -378,7 +366,7 @@ def test_an_end_that_waits_learns_that_a_call_is_abandoned() -> None:
     with Gate() as gate:
         future = gate.hold(pool)
         ending = Background(pool.shutdown)
-        await_waiters(pool)
+        ending.waits_for(pool)
         given_up(future)
         ending.join()
     assert all_end(gate.threads)

@@ -24,7 +24,6 @@ from support.common import (
     Boom,
     Gate,
     all_end,
-    await_waiters,
     eventually,
     gone,
     no_collector,
@@ -309,10 +308,10 @@ def test_wait_idle_waits_for_jobs_callbacks_and_the_jobs_that_these_submit() -> 
         pool.submit(same, 1)
         assert pool.wait_idle(0.01) is False
         waiting = Background(pool.wait_idle)
-        await_waiters(callbacks)
+        waiting.waits_for(callbacks)
         waits.set()
         gate.await_begun()
-        await_waiters(jobs)
+        waiting.waits_for(jobs)
         gate.open()
         assert waiting.join() is True
 
@@ -534,7 +533,7 @@ def test_as_completed_takes_what_comes_until_the_jobs_are_done_or_a_count_or_a_t
         eventually(lambda: pool.done_cnt.value == 6)
         assert len(list(pool.as_completed(wait=False))) == 6
         rest = Background(lambda: list(taken))
-        await_waiters(*seams.executors_of(pool))
+        rest.waits_for(*seams.executors_of(pool))
         gate.open()
         assert rest.join() == [None]
     assert list(pool.as_completed(True)) == []

@@ -9,19 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.common import (
-    LONG,
-    TIMEOUT,
-    Background,
-    Boom,
-    Gate,
-    Thing,
-    await_waiters,
-    eventually,
-    fail,
-    gone,
-    wait_for_idle,
-)
+from support.common import LONG, TIMEOUT, Background, Boom, Gate, Thing, eventually, fail, gone, wait_for_idle
 
 from ebbpool import AdaptiveExecutor, QueueFull
 from ebbpool.lane import Lane
@@ -173,7 +161,7 @@ def test_shutdown_does_not_wait_for_other_work(held: AdaptiveExecutor, gate: Gat
     with Gate() as later:
         held.submit(later)
         ending = Background(lane.shutdown)
-        await_waiters(held)
+        ending.waits_for(held)
         gate.open()
         later.await_begun()
         ending.join()

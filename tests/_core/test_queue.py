@@ -16,7 +16,6 @@ from support.common import (
     Background,
     Gate,
     Thing,
-    await_waiters,
     eventually,
     gone,
     no_collector,
@@ -76,7 +75,7 @@ def test_a_worker_on_its_way_makes_room_for_one_task(when_full: Any, max_queue: 
         gate.await_begun()
         one_too_many = Background(lambda: pool.submit(threading.current_thread))
         if when_full == "block":
-            await_waiters(pool)
+            one_too_many.waits_for(pool)
         elif when_full == "reject":
             with pytest.raises(QueueFull):
                 one_too_many.join()
@@ -138,7 +137,7 @@ def test_a_worker_of_another_pool_waits_for_room_like_anybody() -> None:
     with AdaptiveExecutor(1, max_queue=1) as pool, AdaptiveExecutor(1) as other, Gate() as gate:
         fill(pool, gate, workers=1, queued=1)
         outer = other.submit(lambda: pool.submit(threading.current_thread))
-        await_waiters(pool)
+        Background(outer.result).waits_for(pool)
         assert not outer.done()
         gate.open()
         assert outer.result(TIMEOUT).result(TIMEOUT) in gate.threads

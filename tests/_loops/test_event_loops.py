@@ -217,24 +217,6 @@ def test_any_loop_class_runs_calls_in_each_way(loop_class: Any) -> None:
 
 
 @on_every_loop
-async def test_as_default_executor() -> None:
-    loop = asyncio.get_running_loop()
-    pool = AdaptiveExecutor(4, "default")
-    loop.set_default_executor(pool)
-    thread = await loop.run_in_executor(None, threading.current_thread)
-    assert thread.name == "default_0"
-    assert thread in pool._threads
-    assert (await asyncio.to_thread(threading.current_thread)).name.startswith("default_")
-    assert await asyncio.to_thread(pow, 2, exp=5) == 32
-    await loop.shutdown_default_executor()
-    assert not thread.is_alive()
-    with AdaptiveExecutor(1) as later:
-        loop.set_default_executor(later)
-        with pytest.raises(RuntimeError):
-            await loop.run_in_executor(None, int)
-
-
-@on_every_loop
 async def test_async_with_never_blocks_the_loop() -> None:
     """Only the loop opens the gate that the last task waits for."""
 

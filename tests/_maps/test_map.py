@@ -26,7 +26,6 @@ from support.common import (
     Boom,
     Gate,
     Thing,
-    await_waiters,
     call_of,
     eventually,
     gone,
@@ -533,7 +532,7 @@ def test_shutdown_that_cancels_cancels_the_rest_whoever_waits_for_it_meanwhile(
         executor = lane if where == "lane" else pool
         executor.shutdown(wait=False, cancel_futures=True)
         closer = Background(executor.shutdown)
-        await_waiters(pool)
+        closer.waits_for(pool)
         gate.open()
         closer.join()
         assert ran == [0]

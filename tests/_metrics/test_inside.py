@@ -6,18 +6,7 @@ import gc
 import re
 
 import pytest
-from support.common import (
-    FORK,
-    TIMEOUT,
-    Boom,
-    Gate,
-    eventually,
-    fail,
-    needs_fork,
-    output_of,
-    run_script,
-    wait_for_idle,
-)
+from support.common import FORK, TIMEOUT, Boom, Gate, eventually, fail, needs_fork, output_of, run_script, wait_for_idle
 from support.metrics import HISTOGRAMS, METRICS, MOST, Source, one_in, source
 from support.seams import engine_of
 

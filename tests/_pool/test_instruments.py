@@ -13,7 +13,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from support.common import LONG, TIMEOUT, Background, Boom, Gate, await_waiters, eventually, fail, no_thread, output_of
+from support.common import LONG, TIMEOUT, Background, Boom, Gate, eventually, fail, no_thread, output_of
 from support.manual_time import timed_pool
 from support.seams import instrumented
 
@@ -208,7 +208,7 @@ def test_a_full_queue_blocks_nobody_else(put: Any) -> None:
         gate.hold(pool)
         pool.submit(carried)
         blocked = Background(lambda: pool.submit(carried))
-        await_waiters(pool)
+        blocked.waits_for(pool)
         assert other.submit(int).result(TIMEOUT) == 0
         gate.open()
         assert blocked.join().result(TIMEOUT) is None

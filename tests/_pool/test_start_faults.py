@@ -23,7 +23,6 @@ from support.common import (
     Background,
     Gate,
     Thing,
-    await_waiters,
     collected,
     eventually,
     no_thread,
@@ -187,7 +186,7 @@ def test_a_refused_start_lets_submitters_in_that_wait_for_room() -> None:
         if not waits:
             # The only worker is on its way, so that nobody else is let in.
             waits.append(Background(lambda: pool.submit(pow, 2, 3).result(TIMEOUT)))
-            await_waiters(pool)
+            waits[0].waits_for(pool)
             no_thread()
 
     with AdaptiveExecutor(1, max_queue=0) as pool, starting(WORKERS, refuse_once):
@@ -356,7 +355,7 @@ def test_a_shutdown_waits_for_threads_to_come_again_or_reports_what_has_no_worke
 
         eventually(reported)
         closing = Background(pool.shutdown)
-        await_waiters(pool)
+        closing.waits_for(pool)
         assert not futures[0].done()
     closing.join()
     assert futures[0].result(TIMEOUT) is not closing.thread

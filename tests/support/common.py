@@ -195,6 +195,13 @@ class Background:
         finally:
             self.over.set()
 
+    def waits_for(self, pool: Any, threads: int = 1) -> None:
+        """Wait until the call waits for room in the queue of `pool`, or for it, or a lane, to be idle or to end.
+
+        So many `threads` do so by then, others among them.
+        """
+        eventually(lambda: seams.waiters(pool) == threads, f"{threads} threads wait for the pool")
+
     def join(self, seconds: float = TIMEOUT) -> Any:
         """Return what the call returned, or raise what it raised."""
         assert self.over.wait(seconds), "the background call did not end"
@@ -238,11 +245,6 @@ class ToldLock:
         """Wait until so many more have come."""
         for _ in range(count):
             assert self.came.acquire(timeout=TIMEOUT), "nobody comes to the lock"
-
-
-def await_waiters(pool: Any, count: int = 1) -> None:
-    """Wait until so many threads wait for room in a pool's queue, or for the pool, or a lane, to be idle or to end."""
-    eventually(lambda: seams.waiters(pool) == count, f"{count} threads wait for the pool")
 
 
 def together(call: Callable[[int], object], threads: int = 4) -> list[Any]:
