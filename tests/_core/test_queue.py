@@ -181,7 +181,7 @@ def test_turns_are_taken_once_the_oldest_of_the_others_has_waited_too_long(
         if allowed == 0.02:
             eventually(lambda: pool.stats().oldest_wait > allowed)
             # What the timekeeper would do within a tick: the pool's clock goes on.
-            seams.look_at(pool)
+            seams.look_ahead(pool)
         gate.open()
         wait_for_idle(pool)
     first, second, third, fourth = letters

@@ -56,18 +56,6 @@ def become_short(pool: Any, fn: Callable[..., Any]) -> None:
     seams.know(pool, slow, 1e6)
 
 
-async def look_ahead(pool: AdaptiveExecutor, seconds: float = 1.0) -> None:
-    """Have the timekeeper look as if so many seconds had passed."""
-    looked = threading.Event()
-
-    def look() -> None:
-        seams.engine_of(pool).look(time.monotonic() + seconds)
-        looked.set()
-
-    seams.in_timekeeper(look)
-    assert await asyncio.to_thread(looked.wait, TIMEOUT)
-
-
 @asynccontextmanager
 async def busy(pool: AdaptiveExecutor, beside: int = 0) -> AsyncIterator[Gate]:
     """Have all threads but one, and so many of those for short calls, wait at a gate; the last waits at the one given.
@@ -192,7 +180,7 @@ async def test_calls_that_become_long_move_back_to_their_place() -> None:
             seams.know(pool, other, 1e-6)
             calls = [await begin(pool, fn, order, name) for fn, name in ((slow, "a"), (other, "b"), (slow, "c"))]
             seams.know(pool, other, 1e6)
-            await look_ahead(pool)
+            seams.look_ahead(pool, 1.0)
             gate.open()
             await asyncio.gather(*calls)
         assert order == ["a", "b", "c"]
@@ -215,7 +203,7 @@ async def test_the_calls_of_one_task_keep_their_order() -> None:
             seams.know(pool, other, 1e6)
             calls.append(await begin(pool, other, order, "y"))
             become_short(pool, other)
-            await look_ahead(pool)
+            seams.look_ahead(pool, 1.0)
             gate.open()
             await asyncio.gather(*calls)
         assert "".join(order) == "yxaAbB"

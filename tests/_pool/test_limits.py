@@ -227,7 +227,7 @@ def test_the_newest_first_while_the_queue_stands(
                 for seconds in after:
                     seams.look_at(pool, now + seconds)
             wait_for_idle(pool)
-            seams.look_at(pool)
+            seams.look_ahead(pool)
             assert "".join(ran) == expected
 
 
@@ -247,7 +247,7 @@ def test_a_full_queue_says_when_to_come_again() -> None:
         assert caught.value.retry_after == SOON
         pool.resize(max_wait=None)
         begun = time.monotonic()
-        seams.look_at(pool)
+        seams.look_ahead(pool)
         assert queued.cancel() and pool.submit(int)
         with pytest.raises(QueueFull) as caught:
             pool.submit(int)

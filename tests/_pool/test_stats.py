@@ -127,7 +127,7 @@ def test_resize_after_shutdown_does_not_revive_the_pool() -> None:
 def test_spare_workers_are_kept_ahead_of_demand(how: str) -> None:
     settings: dict[str, Any] = {"min_spare_workers": 2} if how == "constructor" else {}
     with AdaptiveExecutor(6, keep_alive=LONG, **settings) as pool, Gate() as gate:
-        seams.look_at(pool)
+        seams.look_ahead(pool)
         assert pool.stats().started == 0, "nobody has used it"
         pool.submit(int).result(TIMEOUT)
         if how == "resize":

@@ -344,27 +344,24 @@ def begin_looks(pool: Any, now: float, cpu: float = 0.0) -> None:
     pool._crew.begin(Tick(now, cpu, 0.0))
 
 
-def look_at(pool: Any, now: float | None = None, cpu: float = 0.0) -> float | None:
+def look_at(pool: Any, now: float, cpu: float = 0.0) -> float | None:
     """Look at a pool that has workers once; return after how many seconds the timekeeper would look again."""
-    if now is None:
-        # In the timekeeper's thread: a look of its own that has read the time before would turn the pool's clock back.
-        looked = Event()
-        in_timekeeper(lambda: pool._pool.look(monotonic()))
-        in_timekeeper(looked.set)
-        assert looked.wait(10.0), "the timekeeper does not come"
-        return None
     again: float | None = pool._crew.tick(Tick(now, cpu, 0.0))
     return again
 
 
-def look_ahead(pool: Any, seconds: float) -> None:
-    """Have the timekeeper look at a pool as if so many seconds had passed, and go on to look at it."""
+def look_ahead(pool: Any, seconds: float = 0.0) -> None:
+    """Have the timekeeper look at a pool as if so many seconds had passed, go on to look at it, and wait for that."""
+    looked = Event()
 
+    # Elsewhere, a look of the timekeeper's that has read the time before would turn the pool's clock back.
     def look() -> None:
         pool._pool.look(monotonic() + seconds)
         pool._crew.watch()
+        looked.set()
 
     in_timekeeper(look)
+    assert looked.wait(10.0), "the timekeeper does not come"
 
 
 def in_timekeeper(call: Callable[[], Any]) -> None:
