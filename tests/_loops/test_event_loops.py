@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.common import TIMEOUT, Boom, Gate, all_end
-from support.loops import FACTORIES, OURS, fail, on_every_loop, on_our_loops, until, why_lacking
+from support.loops import OURS, factory_of, fail, on_every_loop, on_our_loops, until
 
 from ebbpool import AdaptiveExecutor, aio
 
@@ -23,9 +23,7 @@ variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 @pytest.fixture(params=OURS, name="factory")
 def each_factory(request: pytest.FixtureRequest) -> Callable[..., asyncio.AbstractEventLoop]:
     """What makes our loops, for tests that make their own."""
-    if why := why_lacking(request.param):
-        pytest.skip(why)
-    return FACTORIES[request.param]
+    return factory_of(request)
 
 
 @on_every_loop

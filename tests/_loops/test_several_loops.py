@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import seams
 from support.common import TIMEOUT, Background, Gate
-from support.loops import FACTORIES, OURS, why_lacking
+from support.loops import OURS, factory_of
 
 import ebbpool
 from ebbpool import AdaptiveExecutor
@@ -22,9 +22,7 @@ COUNT = 3
 
 @pytest.fixture(name="new_loop", params=["asyncio", "uvloop", *OURS])
 def each_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
-    if why := why_lacking(request.param):
-        pytest.skip(why)
-    return FACTORIES[request.param]
+    return factory_of(request)
 
 
 def on_each(new_loop: Any, main: Callable[[int], Awaitable[Any]]) -> list[Any]:

@@ -30,6 +30,7 @@ from support.common import (
     eventually,
     gone,
     no_collector,
+    raise_watched,
     wait_for_idle,
 )
 from support.rules import map_run
@@ -634,12 +635,7 @@ def test_an_error_that_comes_after_the_consumer_has_left_is_no_garbage() -> None
     def work(number: int) -> None:
         if number == 1:
             gate()
-        error = Boom()
-        errors.append(weakref.ref(error))
-        try:
-            raise error
-        finally:
-            del error
+        raise_watched(errors)
 
     with no_collector(), AdaptiveExecutor(2) as pool, Gate() as gate:
         results = pool.map(work, range(2))

@@ -25,6 +25,7 @@ from support.common import (
     gone,
     no_collector,
     output_of,
+    raise_watched,
     wait_for_idle,
 )
 from support.loops import on_every_loop
@@ -344,9 +345,6 @@ def test_an_error_nobody_is_left_for_is_logged(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_values_are_let_go_as_they_are_taken_and_nothing_stays_behind(fails: bool) -> None:
-    class Marked(Exception):
-        pass
-
     references: list[weakref.ref[Any]] = []
 
     def source(argument: Thing) -> Iterator[Thing]:
@@ -356,12 +354,7 @@ def test_values_are_let_go_as_they_are_taken_and_nothing_stays_behind(fails: boo
             references.append(weakref.ref(thing))
             yield thing
             del thing
-        error = Marked()
-        references.append(weakref.ref(error))
-        try:
-            raise error
-        finally:
-            del error
+        raise_watched(references)
 
     def consume(pool: AdaptiveExecutor) -> None:
         stream = pool.stream(source, Thing(), buffersize=1)
@@ -374,7 +367,7 @@ def test_values_are_let_go_as_they_are_taken_and_nothing_stays_behind(fails: boo
         try:
             if fails:
                 list(stream)
-        except Marked:
+        except Boom:
             pass
 
     with no_collector(), AdaptiveExecutor(1) as pool:

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import pytest
 
@@ -73,6 +73,16 @@ class Boom(Exception):
 
 def fail() -> None:
     raise Boom
+
+
+def raise_watched(references: list[weakref.ref[Any]]) -> NoReturn:
+    """Raise an error that only its handlers hold, and add a reference to it."""
+    error = Boom("on purpose")
+    references.append(weakref.ref(error))
+    try:
+        raise error
+    finally:
+        del error
 
 
 def no_thread(*_: object) -> None:
