@@ -143,8 +143,7 @@ def test_waits_that_time_out_pile_nothing_up(pool: AdaptiveExecutor, method: str
         return sys.getallocatedblocks()
 
     with Gate() as gate:
-        future = pool.submit(gate)
-        gate.await_begun()
+        future = gate.hold(pool)
         assert -blocks_after(100) + blocks_after(2000) < 500, "each wait left something behind"
 
 
@@ -197,8 +196,7 @@ def test_an_error_of_a_call_in_the_submitters_thread_keeps_no_cycle(way: str) ->
         return weakref.ref(thing)
 
     with no_collector(), AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         reference = give(pool)
         assert reference() is None
         gate.open()
@@ -219,8 +217,7 @@ def test_an_error_of_a_sessions_call_does_not_keep_the_executor() -> None:
 
 def test_a_finished_future_does_not_keep_the_callback_for_a_call_that_is_not_made() -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         kept: Any = pool.submit(int)
         thing = Thing()
         kept.tell_unless_returned(lambda _, thing=thing: None)

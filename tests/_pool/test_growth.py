@@ -168,9 +168,7 @@ def test_only_the_last_decisions_are_kept_and_one_not_to_grow_once_for_each_size
 def test_a_pool_that_grows_says_why() -> None:
     with AdaptiveExecutor(keep_alive=LONG) as pool, Gate() as gate:
         assert pool.decisions() == [] and pool.stats().last_decision == ""
-        for _ in range(20):
-            pool.submit(gate)
-        gate.await_begun(20)
+        gate.hold(pool, 20)
         grown = [decision for decision in pool.decisions() if decision.grown]
         assert sum(decision.grown for decision in grown) >= 10
         for decision in grown:

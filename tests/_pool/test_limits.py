@@ -110,8 +110,7 @@ def test_a_task_that_only_its_lane_holds_back_fails_in_time_and_needs_no_thread(
 ) -> None:
     with AdaptiveExecutor(4, max_queue=bound, when_full=when_full) as pool, Gate() as gate:
         lane = pool.lane("lane", limit=1, max_wait=SOON)
-        held = lane.within(LONG).submit(gate)
-        gate.await_begun()
+        held = gate.hold(lane.within(LONG))
         is_late(lane.submit(int))
         assert pool.stats().workers == 1
         gate.open()
@@ -135,8 +134,7 @@ def test_a_timekeeper_that_cannot_be_had_for_a_moment_is_asked_again(way: str) -
     with seams.watched_by(keeper), AdaptiveExecutor(1, max_wait=SOON) as pool, Gate() as gate:
         lane = pool.lane("lane", limit=1 if way == "lane behind its limit" else 9)
         executor = pool if way == "pool" else lane
-        executor.within(LONG).submit(gate)
-        gate.await_begun()
+        gate.hold(executor.within(LONG))
         refused = executor.submit(int)
         keeper.refuses = False
         is_late(executor.submit(int))
@@ -166,8 +164,7 @@ def test_nobody_looks_at_a_lane_in_which_nothing_can_be_late(way: str) -> None:
 @pytest.mark.parametrize("way", ["pool", "lane like the pool", "lane"])
 def test_a_deadline_leaves_the_limit_of_the_wait_as_it_is(way: str) -> None:
     with AdaptiveExecutor(1, max_wait=None if way == "lane" else SOON) as pool, Gate() as gate:
-        pool.within(LONG).submit(gate)
-        gate.await_begun()
+        gate.hold(pool.within(LONG))
         executor: Any = pool if way == "pool" else pool.lane("lane", limit=1, max_wait=SOON if way == "lane" else None)
         is_late(executor.within(deadline=LONG).submit(int))
         is_late(executor.within(LONG, deadline=SOON).submit(int), "deadline=0.02")
