@@ -306,7 +306,7 @@ def test_wait_idle_waits_for_jobs_callbacks_and_the_jobs_that_these_submit() -> 
         jobs, callbacks = seams.executors_of(pool)
         assert pool.wait_idle(0) is True, "a pool that has done nothing is idle"
         pool.submit(same, 1)
-        assert pool.wait_idle(0.01) is False
+        assert pool.wait_idle(0) is False
         waiting = Background(pool.wait_idle)
         waiting.waits_for(callbacks)
         waits.set()
