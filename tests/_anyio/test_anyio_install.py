@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ from anyio import to_thread
 from anyio._backends._asyncio import AsyncIOBackend
 from anyio.to_thread import run_sync as imported_before
 from support.anyio import Way, asyncio_side, missing
-from support.common import output_of, run_script
+from support.common import output_of, run_script, thread_name
 
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor
@@ -39,10 +38,6 @@ def nothing_installed() -> Iterator[None]:
 
 def stock() -> list[object]:
     return [vars(to_thread)["get_async_backend"], vars(AsyncIOBackend)["run_sync_in_worker_thread"]]
-
-
-def thread_name() -> str:
-    return threading.current_thread().name
 
 
 @pytest.mark.anyio

@@ -19,6 +19,7 @@ from support.common import (
     Gate,
     Thing,
     eventually,
+    fail,
     gone,
     no_collector,
     output_of,
@@ -101,10 +102,6 @@ def test_a_queue_of_cancelled_futures_does_not_pile_up(pool: AdaptiveExecutor) -
         assert pool._work_queue.qsize() == 1
         gate.open()
         assert first.result(TIMEOUT) == 7
-
-
-def fail(*things: object) -> None:
-    raise Boom(*things)
 
 
 def swallow(future: Any) -> None:

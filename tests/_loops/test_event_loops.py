@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Boom, Gate, all_end
+from support.common import TIMEOUT, Boom, Gate, all_end, thread_name
 from support.loops import OURS, factory_of, fail, on_every_loop, on_our_loops, until
 
 from ebbpool import AdaptiveExecutor, aio
@@ -36,10 +36,6 @@ async def test_each_loop_is_what_its_name_says(request: pytest.FixtureRequest) -
     assert type(loop).__module__.partition(".")[0] == (
         kind.partition("-")[0] if kind in (*OURS, "uvloop") else "asyncio"
     )
-
-
-def thread_name() -> str:
-    return threading.current_thread().name
 
 
 @pytest.mark.parametrize("early", [False, True])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 from support import seams
-from support.common import TIMEOUT, Gate, eventually, gone
+from support.common import TIMEOUT, Gate, Thing, eventually, gone
 from support.loops import on_every_loop, turns, until
 from support.model import profile
 from support.turns import TurnsModel
@@ -461,10 +461,6 @@ class Remote:
 
 def test_whatever_is_called_nothing_is_lost_and_every_count_adds_up() -> None:
     run_state_machine_as_test(TurnsModel, settings=profile(50, derandomize=True, database=None))
-
-
-class Thing:
-    def method(self) -> None: ...
 
 
 @contextmanager

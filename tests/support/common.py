@@ -71,8 +71,12 @@ class Boom(Exception):
     """The error that tests raise on purpose."""
 
 
-def fail() -> None:
-    raise Boom
+def fail(*args: object) -> None:
+    raise Boom(*args)
+
+
+def thread_name() -> str:
+    return threading.current_thread().name
 
 
 def raise_watched(references: list[weakref.ref[Any]]) -> NoReturn:
