@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType
-from unittest import mock
 
 import hypothesis
 import pytest
@@ -83,7 +82,7 @@ def no_thread_left_behind() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_loops_of_before() -> Iterator[None]:
     """Let pools show how late the loops of this test are, and no others."""
-    with mock.patch("ebbpool._pool.late._mailboxes", {}):
+    with seams.no_loops():
         yield
 
 

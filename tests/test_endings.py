@@ -107,7 +107,7 @@ def test_what_was_accepted_and_has_not_begun(feature: str, ending: str, caplog: 
 
 
 @pytest.mark.parametrize("ending", ["runs", "cancelled", "broken"])
-def test_those_that_wait_for_room_in_a_full_queue(ending: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_that_wait_for_room_as_their_pool_ends(ending: str, caplog: pytest.LogCaptureFixture) -> None:
     """A call from a loop has been accepted, one of a thread has not."""
 
     with Gate() as gate, AdaptiveExecutor(1, "", initialize, (gate, ending), max_queue=1) as pool:
@@ -116,7 +116,7 @@ def test_those_that_wait_for_room_in_a_full_queue(ending: str, caplog: pytest.Lo
         pool.submit(int)
         submitting = Background(lambda: pool.submit(pow, 2, 3).result(TIMEOUT))
         calling = on_a_loop(pool)
-        assert submitting.still_waits()
+        submitting.waits_for(pool)
         if ending == "broken":
             gate.open()
         else:
@@ -196,10 +196,10 @@ def test_an_executor_that_is_in_use_by_its_task_alone_is_not_forgotten() -> None
 
 
 @pytest.mark.counts_references
-def test_shutdown_waits_for_the_very_end_of_the_threads() -> None:
+def test_shutdown_waits_for_the_very_end_of_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thread-local variables die after the last line that a thread runs: that, too, is waited for."""
     local = threading.local()
-    ending, let_end = threading.Event(), threading.Event()
+    ending, let_end, join = threading.Event(), threading.Event(), threading.Thread.join
 
     class Last:
         def __del__(self) -> None:
@@ -215,12 +215,11 @@ def test_shutdown_waits_for_the_very_end_of_the_threads() -> None:
     pool.shutdown(wait=False)
     try:
         assert ending.wait(TIMEOUT)
-        closing = Background(pool.shutdown)
-        assert closing.still_waits()
+        monkeypatch.setattr(threading.Thread, "join", lambda thread, limit: (let_end.set(), join(thread, limit)))
+        pool.shutdown()
+        assert not worker.is_alive()
     finally:
         let_end.set()
-    closing.join()
-    assert not worker.is_alive()
 
 
 def test_shutdown_at_any_time_again_and_from_many_threads() -> None:
@@ -236,7 +235,7 @@ def test_shutdown_at_any_time_again_and_from_many_threads() -> None:
             future = pool.submit(gate, 1)
             gate.await_begun()
             closing = [Background(lambda pool=pool, timeout=timeout: pool.shutdown(timeout=timeout)) for _ in range(4)]
-            assert closing[0].still_waits()
+            closing[0].waits_for(pool, threads=4)
             gate.open()
             assert [each.join() for each in closing] == [None] * 4
         assert not pool._threads
@@ -322,13 +321,13 @@ LEAVING: dict[str, Callable[[AdaptiveExecutor], object]] = {
 def test_an_end_leaves_abandoned_calls_behind_and_waits_for_others(
     end: Callable[[AdaptiveExecutor], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    pool = AdaptiveExecutor(3, "web", daemon=True, leave_after=0.01)
+    pool = AdaptiveExecutor(3, "web", daemon=True, leave_after=0.0)
     with Gate() as gate, Gate() as wanted:
         given_up(gate.hold(pool))
         futures = [pool.submit(wanted) for _ in range(4)]
         wanted.await_begun(3)
         ending = Background(lambda: end(pool))
-        assert ending.still_waits()
+        ending.waits_for(pool)
         wanted.open()
         ending.join()
         assert [future.result(0) for future in futures] == [None] * 4
@@ -356,7 +355,7 @@ def test_an_end_waits_for_abandoned_calls_until_it_may_leave_them(caplog: pytest
         with pytest.raises(TimeoutError, match="abandoned: its await was cancelled"):
             pool.shutdown(timeout=0)
         ending = Background(pool.shutdown)
-        assert ending.still_waits()
+        ending.waits_for(pool)
         gate.open()
         ending.join()
     assert not caplog.records
@@ -367,7 +366,7 @@ def test_an_end_that_waits_learns_that_a_call_is_abandoned() -> None:
     with Gate() as gate:
         future = gate.hold(pool)
         ending = Background(pool.shutdown)
-        assert ending.still_waits()
+        ending.waits_for(pool)
         given_up(future)
         ending.join()
     assert all_end(gate.threads)

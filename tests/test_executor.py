@@ -16,12 +16,12 @@ from support import seams
 from support.common import LONG, TIMEOUT, Background, Boom, Gate, all_end, eventually, tight_switching
 from support.loops import fail
 from support.model import ExecutorModel, profile
+from support.seams import executor_base
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._pool import executor_base
 
 
-def test_it_does_what_the_model_says() -> None:
+def test_the_executor_does_what_the_model_says() -> None:
     """A modest number of runs, the same every time; the stress session makes more, and others each time."""
     run_state_machine_as_test(ExecutorModel, settings=profile(50, derandomize=True, database=None))
 
@@ -49,7 +49,7 @@ def test_the_first_four_parameters_are_the_standard_ones() -> None:
         ({"max_workers": 4.0}, ()),
     ],
 )
-def test_it_takes_what_the_standard_class_takes(arguments: dict[str, Any], seen: tuple[Any, ...]) -> None:
+def test_the_executor_takes_what_the_standard_class_takes(arguments: dict[str, Any], seen: tuple[Any, ...]) -> None:
     calls: list[tuple[Any, ...]] = []
     if "initializer" in arguments:
         arguments = arguments | {"initializer": lambda *given: calls.append(given)}

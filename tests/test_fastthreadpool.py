@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support import seams
 from support.common import (
     LONG,
     TIMEOUT,
@@ -302,14 +303,15 @@ def test_wait_idle_waits_for_jobs_callbacks_and_the_jobs_that_these_submit() -> 
             pool.submit(gate)
 
     with Gate() as gate, Pool(2, done_callback=callback) as pool:
+        jobs, callbacks = seams.executors_of(pool)
         assert pool.wait_idle(0) is True, "a pool that has done nothing is idle"
         pool.submit(same, 1)
-        assert pool.wait_idle(0.01) is False
+        assert pool.wait_idle(0) is False
         waiting = Background(pool.wait_idle)
-        assert waiting.still_waits()
+        waiting.waits_for(callbacks)
         waits.set()
         gate.await_begun()
-        assert waiting.still_waits()
+        waiting.waits_for(jobs)
         gate.open()
         assert waiting.join() is True
 
@@ -531,7 +533,7 @@ def test_as_completed_takes_what_comes_until_the_jobs_are_done_or_a_count_or_a_t
         eventually(lambda: pool.done_cnt.value == 6)
         assert len(list(pool.as_completed(wait=False))) == 6
         rest = Background(lambda: list(taken))
-        assert rest.still_waits()
+        rest.waits_for(*seams.executors_of(pool))
         gate.open()
         assert rest.join() == [None]
     assert list(pool.as_completed(True)) == []
@@ -697,7 +699,7 @@ def test_one_call_shuts_down_all_pools_also_those_that_wait_for_each_other() -> 
             pool.submit(same)
         all_of_them = Background(Shutdown)
         eventually(lambda: all(pool.is_shutdown and pool.pending == 1 for pool in pools))
-        assert all_of_them.still_waits()
+        eventually(lambda: any(seams.waiters(each) for pool in pools for each in seams.executors_of(pool)))
         gate.open()
         all_of_them.join()
     assert all(pool.child_cnt == 0 for pool in pools)

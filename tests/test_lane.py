@@ -161,7 +161,7 @@ def test_shutdown_does_not_wait_for_other_work(held: AdaptiveExecutor, gate: Gat
     with Gate() as later:
         held.submit(later)
         ending = Background(lane.shutdown)
-        assert ending.still_waits()
+        ending.waits_for(held)
         gate.open()
         later.await_begun()
         ending.join()

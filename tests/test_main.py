@@ -189,7 +189,7 @@ def test_the_version_is_that_of_the_installed_package() -> None:
     assert importlib.metadata.version("ebbpool") == ebbpool.__version__
 
 
-def test_gil_facts() -> None:
+def test_the_interpreter_is_named_after_its_gil() -> None:
     assert bool(sysconfig.get_config_var("Py_GIL_DISABLED")) == seams.FREE_THREADED
     assert seams.gil_enabled() == getattr(sys, "_is_gil_enabled", lambda: True)()
     assert ("free-threaded" in seams.interpreter()) == seams.FREE_THREADED

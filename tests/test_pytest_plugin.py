@@ -228,7 +228,7 @@ async def test_on_the_shared_pool():
     run(pytester, *GRACE, "-p", "anyio.pytest_plugin").assert_outcomes(passed=3)
 
 
-def test_it_works_in_the_processes_of_xdist(pytester: pytest.Pytester) -> None:
+def test_the_plugin_works_in_the_processes_of_xdist(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(test_it=HEAD + LEAKS.split("def test_hanging")[0])
     result = run(pytester, *GRACE, "-p", "xdist.plugin", "-n", "1")
@@ -277,7 +277,7 @@ def test_bad_seconds_are_refused(pytester: pytest.Pytester, grace: str) -> None:
     result.stderr.fnmatch_lines([f"*--ebbpool-grace: must be a number of seconds, at least 0, not '{grace}'*"])
 
 
-def test_it_starts_under_the_switch_where_warnings_are_errors(
+def test_the_plugin_starts_under_the_switch_where_warnings_are_errors(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(AUTOLOAD)

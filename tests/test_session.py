@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import math
 import threading
 import time
@@ -21,6 +22,7 @@ from support.common import (
     Boom,
     Gate,
     Thing,
+    call_of,
     eventually,
     fail,
     forked,
@@ -95,7 +97,7 @@ def test_many_threads_use_one(session: Any) -> None:
     assert [future.result(TIMEOUT) for future in futures] == [0] * 1600
 
 
-def test_they_do_not_count_towards_the_ceiling() -> None:
+def test_sessions_do_not_count_towards_the_ceiling() -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
         one, two = pool.session(), pool.session()
         gate.hold(pool)
@@ -167,7 +169,7 @@ def test_a_look_starts_no_thread_while_a_warm_one_comes() -> None:
         assert pool.stats().started == 1
 
 
-def test_errors(session: Any) -> None:
+def test_errors_of_calls_and_of_wrong_use_are_raised(session: Any) -> None:
     with pytest.raises(Boom):
         session.submit(fail).result(TIMEOUT)
     with pytest.raises(TypeError, match="fn must be callable, not 3"):
@@ -176,14 +178,16 @@ def test_errors(session: Any) -> None:
         session.submit(session.shutdown).result(TIMEOUT)
 
 
-def test_shutdown_waits_for_what_is_queued(pool: AdaptiveExecutor, session: Any) -> None:
+def test_shutdown_waits_for_what_is_queued(
+    pool: AdaptiveExecutor, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = call_of(monkeypatch, concurrent.futures, "wait")
     with Gate() as gate:
         held = gate.hold(session)
         queued, last = session.submit(int), session.submit(int)
         assert queued.cancel()
         shutting = Background(session.shutdown)
-        eventually(lambda: session._shutdown)
-        assert shutting.still_waits()
+        assert waits.wait(TIMEOUT)
         with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
             session.submit(int)
         gate.open()
@@ -205,7 +209,7 @@ def test_shutdown_may_cancel_what_is_queued(session: Any) -> None:
         assert held.result(TIMEOUT) is None
 
 
-def test_a_pool_that_is_shut_down_ends_them(pool: AdaptiveExecutor) -> None:
+def test_a_pool_that_is_shut_down_ends_its_sessions(pool: AdaptiveExecutor) -> None:
     session, never_used = pool.session(), pool.session()
     with AdaptiveExecutor() as other:
         safe = other.session()
@@ -225,7 +229,7 @@ def test_a_lease_that_never_begins_fails_its_calls() -> None:
         assert "initializer" in str(error)
 
 
-def test_one_that_nobody_holds_finishes_its_work(pool: AdaptiveExecutor) -> None:
+def test_a_session_that_nobody_holds_finishes_its_work(pool: AdaptiveExecutor) -> None:
     with Gate() as gate:
         session = pool.session()
         futures = [session.submit(gate) for _ in range(5)]
@@ -237,7 +241,7 @@ def test_one_that_nobody_holds_finishes_its_work(pool: AdaptiveExecutor) -> None
     wait_for_idle(pool)  # the threads are given back
 
 
-def test_one_that_is_idle_holds_nothing_of_its_last_call(session: Any) -> None:
+def test_an_idle_session_holds_nothing_of_its_last_call(session: Any) -> None:
     def fails(_: Thing) -> None:
         raise Boom
 
@@ -312,7 +316,7 @@ def test_a_forked_child_uses_it_anew() -> None:
 
 
 @pytest.mark.parametrize("way", ["first", "lane", "too many threads"])
-def test_they_get_their_thread_whatever_waits_before_them(way: str) -> None:
+def test_sessions_get_their_thread_whatever_waits_before_them(way: str) -> None:
     with AdaptiveExecutor(2, max_wait=0.02) as pool, Gate() as gate:
         patient = pool.lane("patient", limit=9, max_wait=math.inf)
         gate.hold(patient, 2)
@@ -330,7 +334,7 @@ def test_they_get_their_thread_whatever_waits_before_them(way: str) -> None:
         assert first is None or first.exception(TIMEOUT) is None or type(first.exception(TIMEOUT)) is QueueTimeout
 
 
-def test_one_that_waits_for_the_pool_takes_no_other_place() -> None:
+def test_a_session_that_waits_for_its_pool_takes_no_other_place() -> None:
     with AdaptiveExecutor(2) as pool, Gate() as gate, ExitStack() as sessions:
         waiting = []
         for _ in range(3):

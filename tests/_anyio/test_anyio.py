@@ -28,7 +28,7 @@ class Base(BaseException):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", [Boom, Base, concurrent.futures.CancelledError])
-async def test_it_raises_what_the_function_raises(any_way: Way, kind: type[BaseException]) -> None:
+async def test_run_sync_raises_what_the_function_raises(any_way: Way, kind: type[BaseException]) -> None:
     error = kind("on purpose")
 
     def failing() -> None:

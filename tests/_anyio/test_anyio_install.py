@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +13,8 @@ import pytest
 from anyio import to_thread
 from anyio._backends._asyncio import AsyncIOBackend
 from anyio.to_thread import run_sync as imported_before
-from support.anyio import Way, missing
-from support.common import fail, output_of, run_script
+from support.anyio import Way, asyncio_side, missing
+from support.common import fail, output_of, run_script, thread_name
 
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor
@@ -41,12 +40,8 @@ def stock() -> list[object]:
     return [vars(to_thread)["get_async_backend"], vars(AsyncIOBackend)["run_sync_in_worker_thread"]]
 
 
-def thread_name() -> str:
-    return threading.current_thread().name
-
-
 @pytest.mark.anyio
-async def test_it_reaches_a_caller_that_imported_run_sync_before(pool: AdaptiveExecutor) -> None:
+async def test_install_reaches_a_caller_that_imported_run_sync_before(pool: AdaptiveExecutor) -> None:
     assert not (await imported_before(thread_name)).startswith("ours")
     with install(pool):
         assert (await imported_before(thread_name)).startswith("ours")
@@ -107,7 +102,7 @@ async def test_the_default_limiter_counts_if_it_is_kept_and_never_lifts_the_ceil
 def test_an_anyio_that_fails_the_self_test(monkeypatch: pytest.MonkeyPatch, pool: AdaptiveExecutor) -> None:
     monkeypatch.setattr(ebbpool.anyio, "_run_sync_of", {})
     # As if anyio's cancellations said something else.
-    monkeypatch.setattr("ebbpool._anyio.on_asyncio.ANYIO", "Cancelled by ")
+    monkeypatch.setattr(asyncio_side, "ANYIO", "Cancelled by ")
     before = stock()
     told = f"anyio {importlib.metadata.version('anyio')} fails ebbpool's self-test on asyncio: .* leaves its call"
     with pytest.raises(UnsupportedVersion, match=told):
@@ -196,7 +191,7 @@ def test_trio_may_come_later() -> None:
 def test_a_trio_that_comes_later_and_fails_the_self_test_is_left_as_it_is() -> None:
     script = """
         import warnings
-        from ebbpool._anyio import trial
+        from support.anyio import trial
         with AdaptiveExecutor(thread_name_prefix="ours") as pool, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with ebbpool.anyio.install(pool):
@@ -268,7 +263,7 @@ def test_calls_go_on_in_the_threads_of_anyio_once_the_interpreter_exits(
     where: str, backend: str, limited: bool
 ) -> None:
     script = f"""
-        from ebbpool._pool import lifecycle
+        from support.seams import lifecycle
         backend = {backend!r}
         ebbpool.anyio.install(keep_default_limiter={limited})
         """

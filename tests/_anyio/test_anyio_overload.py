@@ -26,8 +26,7 @@ SOON = 0.02
 
 async def test_a_wait_is_limited() -> None:
     with AdaptiveExecutor(1, max_wait=SOON) as pool, ebbpool.anyio.install(pool), Gate() as gate:
-        running = pool.within(TIMEOUT).submit(gate)
-        gate.await_begun()
+        running = gate.hold(pool.within(TIMEOUT))
         with pytest.raises(QueueTimeout):
             await to_thread.run_sync(int)
         gate.open()

@@ -32,6 +32,7 @@ from support.common import (
     no_collector,
     no_thread,
     output_of,
+    raise_watched,
     starting,
     wait_for_idle,
 )
@@ -70,17 +71,9 @@ def test_several_loops_share_one_pool(our_way: Way) -> None:
 async def test_nothing_of_a_finished_call_is_kept(our_way: Way) -> None:
     references: list[weakref.ref[Any]] = []
 
-    def fail() -> None:
-        error = Boom("on purpose")
-        references.append(weakref.ref(error))
-        try:
-            raise error
-        finally:
-            del error
-
     async def calls(abandon: bool) -> None:
         with contextlib.suppress(Boom):
-            await our_way.run_sync(fail, abandon_on_cancel=abandon)
+            await our_way.run_sync(raise_watched, references, abandon_on_cancel=abandon)
         thing = Thing()
         references.append(weakref.ref(thing))
         await our_way.run_sync(thing.method, abandon_on_cancel=abandon)
@@ -280,7 +273,7 @@ async def test_without_an_executor_the_process_shares_one() -> None:
         installation.executor.shutdown()
 
 
-def test_it_is_a_coroutine_function_with_the_parameters_of_anyio() -> None:
+def test_run_sync_is_a_coroutine_function_with_the_parameters_of_anyio() -> None:
     ours = inspect.signature(ebbpool.anyio.run_sync).parameters
     stock = inspect.signature(anyio.to_thread.run_sync).parameters
     assert inspect.iscoroutinefunction(ebbpool.anyio.run_sync)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import seams
-from support.common import A_MOMENT, TIMEOUT, Background, Boom, Thing, eventually, gone, no_collector, together
+from support.common import TIMEOUT, Background, Boom, Thing, ToldLock, eventually, gone, no_collector, together
 
 from ebbpool import AdaptiveExecutor
 
@@ -341,10 +341,12 @@ def test_a_future_that_finishes_while_its_condition_is_held_tells_the_waiter(cor
 
             add_exception = add_cancelled = add_result
 
-        with future._condition:
+        condition = future._condition
+        with condition:
             assert future._state == "PENDING"
+            condition._lock = lock = ToldLock(condition._lock)
             ending = Background(lambda end=end, future=future: end(future))  # type: ignore[misc]
-            ending.over.wait(A_MOMENT)
+            lock.await_all(1)
             future._waiters.append(Waiter())
         ending.join()
         assert told == [future]

@@ -71,7 +71,7 @@ def test_a_loop_is_told_what_was_forgotten(prelude: str) -> None:
 
 
 @each_core
-def test_what_is_complete_without_it(prelude: str) -> None:
+def test_futures_are_complete_without_init(prelude: str) -> None:
     script = """
     future = forgetful(Future)
     print(repr(future).partition("state=")[2])

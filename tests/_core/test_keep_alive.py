@@ -13,7 +13,6 @@ from support.common import LONG, TIMEOUT, Gate, eventually, wait_for_idle
 
 import ebbpool
 from ebbpool import AdaptiveExecutor
-from ebbpool._pool import executor_base
 
 SHORT = 0.05
 """A keep-alive, in seconds, that a test can wait for."""
@@ -117,15 +116,18 @@ def test_a_worker_that_is_woken_just_as_its_keep_alive_ends_takes_the_task(monke
         assert pool.stats().idle <= 1
 
 
-def test_a_pool_of_one_keeps_its_thread_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor_base, "KEEP_ALIVE", 0.0)
-
+def test_a_pool_of_one_keeps_its_thread_unless_told_otherwise() -> None:
     def keeps(pool: AdaptiveExecutor) -> bool:
         kept = pool.submit(threading.current_thread).result(TIMEOUT)
         wait_for_idle(pool)
         return pool.submit(threading.current_thread).result(TIMEOUT) is kept
 
-    with AdaptiveExecutor(1) as one, AdaptiveExecutor(2) as two, AdaptiveExecutor(1, keep_alive=0) as told:
+    with (
+        seams.setting(keep_alive=0.0),
+        AdaptiveExecutor(1) as one,
+        AdaptiveExecutor(2) as two,
+        AdaptiveExecutor(1, keep_alive=0) as told,
+    ):
         assert [keeps(pool) for pool in (one, two, told)] == [True, False, False]
         one.resize(max_workers=2)
         eventually(lambda: one.stats().workers == 0)

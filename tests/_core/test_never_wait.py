@@ -80,7 +80,7 @@ def test_a_full_pool_that_rejects_does_so_everywhere(place: Place) -> None:
             place(pool, lambda: pool.submit(int))
 
 
-def test_what_waits_in_line_is_run_when_the_pool_is_closed(place: Place) -> None:
+def test_a_task_that_waits_in_line_is_run_when_the_pool_is_closed(place: Place) -> None:
     with Gate() as gate:
         with AdaptiveExecutor(1, max_queue=0) as pool:
             gate.hold(pool)
@@ -115,7 +115,7 @@ def test_to_wait_is_an_error(place: Place, way: str) -> None:
         assert future.result(TIMEOUT) == 3
 
 
-def test_what_need_not_wait_is_no_error(place: Place) -> None:
+def test_a_call_that_need_not_wait_is_no_error(place: Place) -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
         future = pool.submit(gate, 3)
         gate.await_begun()

@@ -73,7 +73,7 @@ def test_a_worker_on_its_way_makes_room_for_one_task(when_full: Any, max_queue: 
         gate.await_begun()
         one_too_many = Background(lambda: pool.submit(threading.current_thread))
         if when_full == "block":
-            assert one_too_many.still_waits()
+            one_too_many.waits_for(pool)
         elif when_full == "reject":
             with pytest.raises(QueueFull):
                 one_too_many.join()
@@ -135,7 +135,8 @@ def test_a_worker_of_another_pool_waits_for_room_like_anybody() -> None:
     with AdaptiveExecutor(1, max_queue=1) as pool, AdaptiveExecutor(1) as other, Gate() as gate:
         fill(pool, gate, workers=1, queued=1)
         outer = other.submit(lambda: pool.submit(threading.current_thread))
-        assert Background(lambda: outer.result(TIMEOUT)).still_waits()
+        Background(outer.result).waits_for(pool)
+        assert not outer.done()
         gate.open()
         assert outer.result(TIMEOUT).result(TIMEOUT) in gate.threads
 
@@ -178,7 +179,7 @@ def test_turns_are_taken_once_the_oldest_of_the_others_has_waited_too_long(
         if allowed == 0.02:
             eventually(lambda: pool.stats().oldest_wait > allowed)
             # What the timekeeper would do within a tick: the pool's clock goes on.
-            seams.look_at(pool)
+            seams.look_ahead(pool)
         gate.open()
         wait_for_idle(pool)
     first, second, third, fourth = letters

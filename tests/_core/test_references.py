@@ -19,6 +19,7 @@ from support.common import (
     Gate,
     Thing,
     eventually,
+    fail,
     gone,
     no_collector,
     output_of,
@@ -103,10 +104,6 @@ def test_a_queue_of_cancelled_futures_does_not_pile_up(pool: AdaptiveExecutor) -
         assert first.result(TIMEOUT) == 7
 
 
-def fail(*things: object) -> None:
-    raise Boom(*things)
-
-
 def swallow(future: Any) -> None:
     try:
         future.result(TIMEOUT)
@@ -143,8 +140,7 @@ def test_waits_that_time_out_pile_nothing_up(pool: AdaptiveExecutor, method: str
         return sys.getallocatedblocks()
 
     with Gate() as gate:
-        future = pool.submit(gate)
-        gate.await_begun()
+        future = gate.hold(pool)
         assert -blocks_after(100) + blocks_after(2000) < 500, "each wait left something behind"
 
 
@@ -197,8 +193,7 @@ def test_an_error_of_a_call_in_the_submitters_thread_keeps_no_cycle(way: str) ->
         return weakref.ref(thing)
 
     with no_collector(), AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         reference = give(pool)
         assert reference() is None
         gate.open()
@@ -219,8 +214,7 @@ def test_an_error_of_a_sessions_call_does_not_keep_the_executor() -> None:
 
 def test_a_finished_future_does_not_keep_the_callback_for_a_call_that_is_not_made() -> None:
     with AdaptiveExecutor(1) as pool, Gate() as gate:
-        pool.submit(gate)
-        gate.await_begun()
+        gate.hold(pool)
         kept: Any = pool.submit(int)
         thing = Thing()
         kept.tell_unless_returned(lambda _, thing=thing: None)

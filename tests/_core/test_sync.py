@@ -95,7 +95,7 @@ class TestSemantics:
         assert sem._value == 2
         assert kind(True)._value == 1
 
-    def test_there_is_a_most(self, semaphores: ModuleType) -> None:
+    def test_the_value_has_a_maximum(self, semaphores: ModuleType) -> None:
         most = sys.maxsize
         with pytest.raises(ValueError, match="value must be at most"):
             semaphores.Semaphore(most + 1)
@@ -123,7 +123,7 @@ class TestSemantics:
         sem.release()
         assert sem._value == 1
 
-    def test_names(self, semaphores: ModuleType) -> None:
+    def test_a_semaphore_shows_its_value_and_its_public_module(self, semaphores: ModuleType) -> None:
         sem, bounded = semaphores.Semaphore(3), semaphores.BoundedSemaphore(3)
         sem.release()
         bounded.acquire()
@@ -312,7 +312,7 @@ class TestHandOver:
             ),
         ],
     )
-    def test_what_happens_meanwhile(
+    def test_events_during_a_wait(
         self, sem: Any, play: Any, naps: list[list[str]], got: bool | None, left: int
     ) -> None:
         others: list[Background] = []

@@ -65,7 +65,9 @@ def two_workers(two: Any) -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have executors look after their cluster all the time."""
-    monkeypatch.setattr("ebbpool._dask.link.LOOK", 0.05)
+    from support.dask import link
+
+    monkeypatch.setattr(link, "LOOK", 0.05)
 
 
 @pytest.fixture(scope="session")

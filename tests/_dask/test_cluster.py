@@ -38,7 +38,7 @@ def test_it_is_a_thread_pool_executor_and_shares_its_client_with_others(client: 
     eventually(lambda: (gc.collect(), kept())[1] is None, "the client does not keep the executors that it had")
 
 
-def test_it_is_the_default_executor_of_a_loop(client: Client, loops: Loops) -> None:
+def test_a_cluster_executor_may_be_the_default_executor_of_a_loop(client: Client, loops: Loops) -> None:
     async def main() -> list[str]:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ClusterExecutor(client))
@@ -189,7 +189,7 @@ def test_bad_arguments_are_named(client: Client, options: Any, error: type[Excep
         ClusterExecutor(client, **options)
 
 
-def test_bad_clients(cluster: Any) -> None:
+def test_bad_clients_are_named(cluster: Any) -> None:
     with pytest.raises(TypeError, match=r"client_or_address .* not 3"):
         ClusterExecutor(3)  # type: ignore[arg-type]  # what is tested
     with pytest.raises(TimeoutError, match=r"client_or_address='tcp://127.0.0.1:9' within timeout=0.2 s"):

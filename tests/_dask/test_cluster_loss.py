@@ -98,13 +98,13 @@ def test_a_call_whose_worker_dies_ends_and_is_made_again_only_if_it_may(
     two_workers: Client, tmp_path: Path, mapped: bool, times: str
 ) -> None:
     path = tmp_path / "ran"
-    named = rf"support\.cluster\.die_elsewhere was lost with the worker tcp://.*tried {times}"
+    named = rf"support\.cluster\.die was lost with the worker tcp://.*tried {times}"
     with ClusterExecutor(two_workers, window=1.0, rerun=times != "once") as pool:
         with pytest.raises(BrokenExecutor, match=named):
             if mapped:
-                list(pool.map(remote.die_elsewhere, [str(path)]))
+                list(pool.map(remote.die, [str(path)]))
             else:
-                pool.submit(remote.die_elsewhere, str(path)).result(LIMIT)
+                pool.submit(remote.die, str(path)).result(LIMIT)
         assert pool.submit(remote.add, 1).result(LIMIT) == 2
     assert path.read_text() == "run\n" * (1 if times == "once" else 2)
 
@@ -138,8 +138,8 @@ def test_no_call_is_made_twice_after_a_new_connection(two_workers: Client, tmp_p
         before = client.scheduler_comm
         client.loop.add_callback(before.comm.abort)
         eventually(lambda: client.status == "running" and client.scheduler_comm not in (before, None))
-        with pytest.raises(BrokenExecutor, match=r"die_elsewhere was lost .* tried once"):
-            pool.submit(remote.die_elsewhere, str(path)).result(LIMIT)
+        with pytest.raises(BrokenExecutor, match=r"die was lost .* tried once"):
+            pool.submit(remote.die, str(path)).result(LIMIT)
         assert pool.submit(remote.add, 1).result(LIMIT) == 2
     assert path.read_text() == "run\n"
 

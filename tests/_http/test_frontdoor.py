@@ -25,6 +25,7 @@ from support.httpserver import (
     pollers,
     porter,
     serving,
+    stdio,
     wait_for,
 )
 from support.server import LOOPBACK
@@ -428,7 +429,7 @@ def test_a_wait_longer_than_the_system_can_and_a_system_without_poll(monkeypatch
     one, other = socket.socketpair()
     with one, other:
         assert wait_for(one, True, 1e300)
-        monkeypatch.setattr("ebbpool._stdio.Selector", selectors.SelectSelector)
+        monkeypatch.setattr(stdio, "Selector", selectors.SelectSelector)
         assert not wait_for(one, False, 0)
         assert wait_for(one, True, math.inf)
         waiting = Background(lambda: wait_for(one, False, None))

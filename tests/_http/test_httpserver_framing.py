@@ -160,7 +160,7 @@ def test_after_an_odd_request_nothing_is_served(handler: Any, head: bytes) -> No
     ],
 )
 @pytest.mark.parametrize(("end", "cut"), [(b"\r\n", False), (b"\n", True), (b"\n\r\n", False)])
-def test_what_a_request_without_a_body_may_have(handler: Any, line: bytes, end: bytes, cut: bool) -> None:
+def test_a_request_without_a_body_may_have_these_headers(handler: Any, line: bytes, end: bytes, cut: bool) -> None:
     head = b"GET /a HTTP/1.1" + end[:1].replace(b"\r", b"\r\n") + line + (end if len(end) == 3 else end * 2)
     with serving(handler) as server, Client(server) as client:
         parts = [head[number : number + 1] for number in range(len(head))] if cut else [head]
@@ -283,7 +283,7 @@ def test_what_follows_an_upgrade_is_no_request() -> None:
         assert client.file.read() == b"abcdefg\nh"
 
 
-def test_a_tunnel() -> None:
+def test_what_follows_a_connect_is_a_tunnel() -> None:
     class Tunnel(Quiet):
         def do_CONNECT(self) -> None:
             self.send_response(200)

@@ -113,7 +113,7 @@ def test_wsgi_on_a_unix_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("there_already", [False, True])
-def test_wsgi(there_already: bool) -> None:
+def test_a_wsgi_application_is_served(there_already: bool) -> None:
     listener = socket.create_server(LOOPBACK)
     made: Any = Wsgi.from_socket(listener, QuietWsgi) if there_already else Wsgi(LOOPBACK, QuietWsgi)
     with listener, served(made) as server:

@@ -113,7 +113,9 @@ async def test_a_call_that_ends_after_all_gives_its_place_back(way: Callable[[An
 
 @on_every_loop
 @pytest.mark.parametrize("first", ["blocked", "abandoned"])
-async def test_one_that_is_blocked_on_its_own_pool_counts_once(way: Callable[[Any], Ask], first: str) -> None:
+async def test_an_abandoned_call_that_is_blocked_on_its_own_pool_counts_once(
+    way: Callable[[Any], Ask], first: str
+) -> None:
     with AdaptiveExecutor(2) as pool, ExitStack() as gates:
         before, inner, others = (gates.enter_context(Gate()) for _ in range(3))
         if first == "blocked":
@@ -132,8 +134,7 @@ async def test_one_that_is_blocked_on_its_own_pool_counts_once(way: Callable[[An
             before.open()
             inner.await_begun()
         await until(lambda: pool.stats().blocked == 1)
-        pool.submit(others)
-        others.await_begun()
+        others.hold(pool)
         pool.submit(others)
         assert others.nobody_begins(pool)
         inner.open()
@@ -219,7 +220,7 @@ async def test_what_is_queued_runs_though_the_pool_is_shut_down(way: Callable[[A
 
 
 @on_every_loop
-async def test_those_of_amap_are_given_up_as_its_loop_is_left() -> None:
+async def test_calls_of_amap_are_abandoned_where_the_iteration_is_cancelled() -> None:
     async def read(pool: AdaptiveExecutor, gate: Gate) -> None:
         async for _ in pool.amap(gate, [1, 2]):
             pass
@@ -242,7 +243,7 @@ def test_a_submitter_that_finds_no_room_is_told_what_hangs() -> None:
             pool.submit(int)
 
 
-def test_one_that_another_thread_cancels_may_still_be_waited_for() -> None:
+def test_a_call_that_a_thread_without_a_loop_cancels_is_not_abandoned() -> None:
     with AdaptiveExecutor(2) as pool, Gate() as gate:
         gate.hold(pool).cancel()
         waiting = [pool.submit(gate) for _ in range(2)]

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.common import TIMEOUT, Boom, Gate, all_end
-from support.loops import FACTORIES, OURS, fail, on_every_loop, on_our_loops, until, why_lacking
+from support.common import TIMEOUT, Boom, Gate, all_end, thread_name
+from support.loops import OURS, factory_of, fail, on_every_loop, on_our_loops, until
 
 from ebbpool import AdaptiveExecutor, aio
 
@@ -23,9 +23,7 @@ variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 @pytest.fixture(params=OURS, name="factory")
 def each_factory(request: pytest.FixtureRequest) -> Callable[..., asyncio.AbstractEventLoop]:
     """What makes our loops, for tests that make their own."""
-    if why := why_lacking(request.param):
-        pytest.skip(why)
-    return FACTORIES[request.param]
+    return factory_of(request)
 
 
 @on_every_loop
@@ -38,10 +36,6 @@ async def test_each_loop_is_what_its_name_says(request: pytest.FixtureRequest) -
     assert type(loop).__module__.partition(".")[0] == (
         kind.partition("-")[0] if kind in (*OURS, "uvloop") else "asyncio"
     )
-
-
-def thread_name() -> str:
-    return threading.current_thread().name
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -217,24 +211,6 @@ def test_any_loop_class_runs_calls_in_each_way(loop_class: Any) -> None:
 
 
 @on_every_loop
-async def test_as_default_executor() -> None:
-    loop = asyncio.get_running_loop()
-    pool = AdaptiveExecutor(4, "default")
-    loop.set_default_executor(pool)
-    thread = await loop.run_in_executor(None, threading.current_thread)
-    assert thread.name == "default_0"
-    assert thread in pool._threads
-    assert (await asyncio.to_thread(threading.current_thread)).name.startswith("default_")
-    assert await asyncio.to_thread(pow, 2, exp=5) == 32
-    await loop.shutdown_default_executor()
-    assert not thread.is_alive()
-    with AdaptiveExecutor(1) as later:
-        loop.set_default_executor(later)
-        with pytest.raises(RuntimeError):
-            await loop.run_in_executor(None, int)
-
-
-@on_every_loop
 async def test_async_with_never_blocks_the_loop() -> None:
     """Only the loop opens the gate that the last task waits for."""
 
@@ -343,6 +319,6 @@ def test_a_loop_in_a_worker_has_as_many_threads_for_its_calls_as_its_pool_may_ha
             await pool.run(int)
             pool.resize(max_workers=4)
             meeting = threading.Barrier(4)
-            await asyncio.gather(*[pool.run(meeting.wait, TIMEOUT) for _ in range(4)])
+            assert sorted(await asyncio.gather(*[pool.run(meeting.wait, TIMEOUT) for _ in range(4)])) == [0, 1, 2, 3]
 
         pool.submit(asyncio.run, main()).result(2 * TIMEOUT)

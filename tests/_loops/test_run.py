@@ -24,7 +24,7 @@ variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 
 
 @on_every_loop
-async def test_it_returns_a_future_of_the_loop() -> None:
+async def test_run_returns_a_future_of_the_loop() -> None:
     async with AdaptiveExecutor(1, "mine") as pool:
         future = pool.run(threading.current_thread)
         assert isinstance(future, asyncio.Future)
@@ -181,7 +181,7 @@ def blocked_submitter(pool: AdaptiveExecutor, fn: Callable[..., Any], *args: Any
 
 
 @on_every_loop
-async def test_it_waits_for_room_without_blocking_the_loop_and_new_bounds_let_calls_in() -> None:
+async def test_run_waits_for_room_without_blocking_the_loop_and_new_bounds_let_calls_in() -> None:
     with Full() as full:
         futures = [full.pool.run(int, number) for number in range(50)]
         await turns()

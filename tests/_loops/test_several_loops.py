@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import seams
 from support.common import TIMEOUT, Background, Gate
-from support.loops import FACTORIES, OURS, why_lacking
+from support.loops import OURS, factory_of
 
 import ebbpool
 from ebbpool import AdaptiveExecutor
@@ -22,9 +22,7 @@ COUNT = 3
 
 @pytest.fixture(name="new_loop", params=["asyncio", "uvloop", *OURS])
 def each_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
-    if why := why_lacking(request.param):
-        pytest.skip(why)
-    return FACTORIES[request.param]
+    return factory_of(request)
 
 
 def on_each(new_loop: Any, main: Callable[[int], Awaitable[Any]]) -> list[Any]:
@@ -39,7 +37,7 @@ def on_each(new_loop: Any, main: Callable[[int], Awaitable[Any]]) -> list[Any]:
     return [thread.join(3 * TIMEOUT) for thread in threads]
 
 
-def test_each_way_to_the_pool_is_there_for_all_of_them_at_once(new_loop: Any) -> None:
+def test_each_way_to_the_pool_is_there_for_all_loops_at_once(new_loop: Any) -> None:
     """In each way a call of every loop runs at the same time, and what it sends back comes to its own loop."""
     meeting = threading.Barrier(COUNT)
 
@@ -68,7 +66,7 @@ def test_each_way_to_the_pool_is_there_for_all_of_them_at_once(new_loop: Any) ->
         assert on_each(new_loop, main) == [{"shared"}] * COUNT
 
 
-def test_one_that_cancels_and_ends_leaves_the_calls_of_the_others_alone(new_loop: Any) -> None:
+def test_a_loop_that_cancels_and_ends_leaves_the_calls_of_other_loops_alone(new_loop: Any) -> None:
     ended = threading.Event()
 
     async def main(number: int) -> list[int]:
@@ -100,7 +98,7 @@ def test_one_that_cancels_and_ends_leaves_the_calls_of_the_others_alone(new_loop
 
 
 @pytest.mark.parametrize("by", ["max_workers", "admission"])
-def test_they_have_one_limit_together(new_loop: Any, by: str) -> None:
+def test_several_loops_share_one_limit(new_loop: Any, by: str) -> None:
     submitted = threading.Barrier(COUNT + 1)
 
     async def main(number: int) -> list[int]:
@@ -121,7 +119,7 @@ def test_they_have_one_limit_together(new_loop: Any, by: str) -> None:
         running = Background(lambda: on_each(new_loop, main))
         submitted.wait(TIMEOUT)
         gate.await_begun(2)
-        assert gate.nobody_begins()
+        assert gate.nobody_begins(pool)
         if by == "admission":
             seams.engine_of(pool).admit(seams.ALL)
             gate.await_begun(4)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 from support import seams
-from support.common import TIMEOUT, Gate, eventually, gone
+from support.common import TIMEOUT, Gate, Thing, eventually, gone
 from support.loops import on_every_loop, turns, until
 from support.model import profile
 from support.turns import TurnsModel
@@ -56,18 +56,6 @@ def become_short(pool: Any, fn: Callable[..., Any]) -> None:
     seams.know(pool, slow, 1e6)
 
 
-async def look_ahead(pool: AdaptiveExecutor, seconds: float = 1.0) -> None:
-    """Have the timekeeper look as if so many seconds had passed."""
-    looked = threading.Event()
-
-    def look() -> None:
-        seams.engine_of(pool).look(time.monotonic() + seconds)
-        looked.set()
-
-    seams.in_timekeeper(look)
-    assert await asyncio.to_thread(looked.wait, TIMEOUT)
-
-
 @asynccontextmanager
 async def busy(pool: AdaptiveExecutor, beside: int = 0) -> AsyncIterator[Gate]:
     """Have all threads but one, and so many of those for short calls, wait at a gate; the last waits at the one given.
@@ -91,7 +79,7 @@ async def busy(pool: AdaptiveExecutor, beside: int = 0) -> AsyncIterator[Gate]:
 
 
 @on_every_loop
-async def test_they_have_a_thread_where_all_others_are_taken() -> None:
+async def test_short_calls_have_a_thread_where_all_others_are_taken() -> None:
     async with AdaptiveExecutor(2) as pool:
         order: list[str] = []
         async with busy(pool):
@@ -105,7 +93,7 @@ async def test_they_have_a_thread_where_all_others_are_taken() -> None:
 
 @pytest.mark.usefixtures("no_turns")
 @pytest.mark.asyncio
-async def test_they_go_before_the_others_in_order() -> None:
+async def test_short_calls_go_before_the_others_in_order() -> None:
     async with AdaptiveExecutor(2) as pool:
         order: list[str] = []
         async with busy(pool, 1) as gate:
@@ -119,7 +107,7 @@ async def test_they_go_before_the_others_in_order() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("way", ["slow", "submit", "submit_first", "a lane of one", "turned off", "a pool of one"])
-async def test_their_threads_are_for_them_alone(way: str) -> None:
+async def test_a_thread_beyond_the_limit_is_for_short_calls_alone(way: str) -> None:
     async with AdaptiveExecutor(1 if way == "a pool of one" else 2, short_first=way != "turned off") as pool:
         lane = pool.lane("one", limit=1)
         async with busy(pool):
@@ -154,7 +142,7 @@ async def test_of_an_unknown_function_one_call_at_a_time_is_taken_for_short() ->
 
 @pytest.mark.usefixtures("no_turns")
 @pytest.mark.asyncio
-async def test_one_that_is_cancelled_makes_way_for_another() -> None:
+async def test_a_short_call_that_is_cancelled_makes_way_for_another() -> None:
     async with AdaptiveExecutor(2) as pool:
         order: list[str] = []
         async with busy(pool, 1) as gate:
@@ -169,7 +157,7 @@ async def test_one_that_is_cancelled_makes_way_for_another() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_becomes_known_to_be_short_moves_up() -> None:
+async def test_calls_that_become_known_to_be_short_move_up() -> None:
     async with AdaptiveExecutor(2) as pool:
         order: list[str] = []
         async with busy(pool):
@@ -185,14 +173,14 @@ async def test_what_becomes_known_to_be_short_moves_up() -> None:
 
 @pytest.mark.usefixtures("no_turns")
 @pytest.mark.asyncio
-async def test_what_becomes_long_moves_back_to_its_place() -> None:
+async def test_calls_that_become_long_move_back_to_their_place() -> None:
     async with AdaptiveExecutor(2) as pool:
         order: list[str] = []
         async with busy(pool, 1) as gate:
             seams.know(pool, other, 1e-6)
             calls = [await begin(pool, fn, order, name) for fn, name in ((slow, "a"), (other, "b"), (slow, "c"))]
             seams.know(pool, other, 1e6)
-            await look_ahead(pool)
+            seams.look_ahead(pool, 1.0)
             gate.open()
             await asyncio.gather(*calls)
         assert order == ["a", "b", "c"]
@@ -215,7 +203,7 @@ async def test_the_calls_of_one_task_keep_their_order() -> None:
             seams.know(pool, other, 1e6)
             calls.append(await begin(pool, other, order, "y"))
             become_short(pool, other)
-            await look_ahead(pool)
+            seams.look_ahead(pool, 1.0)
             gate.open()
             await asyncio.gather(*calls)
         assert "".join(order) == "yxaAbB"
@@ -268,7 +256,7 @@ async def test_the_others_have_a_turn_where_they_have_half_of_the_threads() -> N
 
 
 @pytest.mark.asyncio
-async def test_a_flood_of_them_leaves_every_other_turn_to_the_others() -> None:
+async def test_a_flood_of_short_calls_leaves_every_other_turn_to_the_others() -> None:
     order: list[str] = []
     with seams.setting(overtaken=0.0):
         async with AdaptiveExecutor(2) as pool:
@@ -293,7 +281,7 @@ async def test_a_flood_of_them_leaves_every_other_turn_to_the_others() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("when_full", ["block", "reject"])
-async def test_a_full_queue_does_not_refuse_them(when_full: Any) -> None:
+async def test_a_full_queue_does_not_refuse_short_calls(when_full: Any) -> None:
     async with AdaptiveExecutor(2, max_queue=1, when_full=when_full) as pool:
         order: list[str] = []
         async with busy(pool):
@@ -312,7 +300,7 @@ async def test_a_full_queue_does_not_refuse_them(when_full: Any) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_pool_that_becomes_smaller_keeps_no_thread_for_them_but_those_of_its_size() -> None:
+async def test_a_pool_that_becomes_smaller_keeps_as_many_threads_for_short_calls_as_its_size_allows() -> None:
     async with AdaptiveExecutor(64) as pool:
         pool.resize(max_workers=2)
         order: list[str] = []
@@ -328,7 +316,7 @@ async def test_a_pool_that_becomes_smaller_keeps_no_thread_for_them_but_those_of
 
 @on_every_loop
 @pytest.mark.parametrize("first", [True, False], ids=["in its first call", "in its second"])
-async def test_who_holds_a_connection_gets_to_return_it(first: bool) -> None:
+async def test_a_request_that_holds_a_connection_gets_to_return_it(first: bool) -> None:
     """Ten times as many requests as threads, and nothing is known at first: they must not freeze."""
     connections = threading.Semaphore(3)
     names = ["take", "look", "give"] if first else ["look", "take", "look", "give"]
@@ -373,7 +361,7 @@ async def test_a_full_queue_does_not_keep_a_connection_from_being_returned() -> 
 
 
 @pytest.mark.asyncio
-async def test_they_have_as_much_room_in_a_queue_as_the_others() -> None:
+async def test_short_calls_have_as_much_room_in_a_queue_as_the_others() -> None:
     async with AdaptiveExecutor(2, max_queue=3, when_full="reject") as pool:
         async with busy(pool, 1):
             calls = [await begin(pool, fn, [], "") for fn in (slow, quick) for _ in range(5)]
@@ -385,7 +373,7 @@ async def test_they_have_as_much_room_in_a_queue_as_the_others() -> None:
 
 @pytest.mark.usefixtures("no_turns")
 @pytest.mark.asyncio
-async def test_one_does_not_overtake_a_call_of_its_task_that_a_full_queue_keeps_out() -> None:
+async def test_no_short_call_overtakes_a_call_of_its_task_that_a_full_queue_keeps_out() -> None:
     async with AdaptiveExecutor(2, max_queue=1) as pool:
         order: list[str] = []
 
@@ -402,7 +390,7 @@ async def test_one_does_not_overtake_a_call_of_its_task_that_a_full_queue_keeps_
 
 
 @pytest.mark.asyncio
-async def test_one_is_not_fooled_by_the_idle_thread_beyond_the_others() -> None:
+async def test_an_idle_thread_beyond_the_limit_takes_the_next_short_call() -> None:
     async with AdaptiveExecutor(2) as pool:
         order: list[str] = []
         async with busy(pool):
@@ -429,7 +417,7 @@ async def test_calls_that_are_not_made_say_nothing_of_their_function() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_newest_go_first_among_them_too_where_the_queue_stands() -> None:
+async def test_the_newest_short_calls_go_first_where_the_queue_stands() -> None:
     with seams.watched_by(seams.Nobody()):
         async with AdaptiveExecutor(2, min_workers=2, max_wait=60.0) as pool:
             order: list[str] = []
@@ -442,7 +430,7 @@ async def test_the_newest_go_first_among_them_too_where_the_queue_stands() -> No
     assert order == ["c", "b", "a"]
 
 
-def test_a_lane_knows_how_long_they_have_waited() -> None:
+def test_a_lane_knows_how_long_its_short_calls_have_waited() -> None:
     async def main() -> float:
         async with AdaptiveExecutor(2) as pool:
             lane = pool.lane("lane", limit=10)
@@ -473,10 +461,6 @@ class Remote:
 
 def test_whatever_is_called_nothing_is_lost_and_every_count_adds_up() -> None:
     run_state_machine_as_test(TurnsModel, settings=profile(50, derandomize=True, database=None))
-
-
-class Thing:
-    def method(self) -> None: ...
 
 
 @contextmanager

@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 from support.common import Boom, Gate
-from support.loops import Reports, behind, fail, on_every_loop
+from support.loops import Reports, behind, chaining, fail, on_every_loop
 from support.seams import core
 
-import ebbpool._loops
 from ebbpool import AdaptiveExecutor
 
 DELIVERED_AT_ONCE: int = vars(core("plain", "loop_calls"))["DELIVERED_AT_ONCE"]
 
 
 def test_the_callback_of_this_asyncio_is_known() -> None:
-    assert ebbpool._loops.CHAINED is not None
+    assert chaining.CHAINED is not None
 
 
 async def _steps(futures: list[asyncio.Future[Any]]) -> list[int]:
@@ -56,7 +55,7 @@ async def test_other_callbacks_get_their_turn_between_results() -> None:
 async def test_outcomes_are_those_of_asyncio(known: bool, monkeypatch: pytest.MonkeyPatch, reports: Reports) -> None:
     """Where asyncio has another callback than is known, it is called."""
     if not known:
-        monkeypatch.setattr(ebbpool._loops, "CHAINED", None)
+        monkeypatch.setattr(chaining, "CHAINED", None)
     async with AdaptiveExecutor(1) as pool:
 
         def wrapped(fn: Any, *args: Any) -> asyncio.Future[Any]:

@@ -246,7 +246,7 @@ def test_a_finaliser_may_submit_a_delayed_call() -> None:
 
 
 @pytest.mark.parametrize(("first", "expected"), [(None, 1010.0), (0, 1000.0), (0.5, 1000.5), (25, 1025.0)])
-def test_the_beat(first: float | None, expected: float) -> None:
+def test_a_schedule_keeps_the_beat(first: float | None, expected: float) -> None:
     ran: list[float] = []
 
     def call(*args: Any, **kwargs: Any) -> None:

@@ -20,7 +20,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import seams
-from support.common import TIMEOUT, Background, Boom, Gate, Thing, eventually, gone, no_collector, wait_for_idle
+from support.common import (
+    TIMEOUT,
+    Background,
+    Boom,
+    Gate,
+    Thing,
+    call_of,
+    eventually,
+    gone,
+    no_collector,
+    raise_watched,
+    wait_for_idle,
+)
+from support.rules import map_run
 
 from ebbpool import AdaptiveExecutor, QueueFull
 
@@ -520,7 +533,7 @@ def test_shutdown_that_cancels_cancels_the_rest_whoever_waits_for_it_meanwhile(
         executor = lane if where == "lane" else pool
         executor.shutdown(wait=False, cancel_futures=True)
         closer = Background(executor.shutdown)
-        assert closer.still_waits()
+        closer.waits_for(pool)
         gate.open()
         closer.join()
         assert ran == [0]
@@ -622,12 +635,7 @@ def test_an_error_that_comes_after_the_consumer_has_left_is_no_garbage() -> None
     def work(number: int) -> None:
         if number == 1:
             gate()
-        error = Boom()
-        errors.append(weakref.ref(error))
-        try:
-            raise error
-        finally:
-            del error
+        raise_watched(errors)
 
     with no_collector(), AdaptiveExecutor(2) as pool, Gate() as gate:
         results = pool.map(work, range(2))
@@ -679,8 +687,11 @@ def read_to_the_end(results: Iterator[Any], error: str) -> list[Any]:
 @either
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("state", ["unread", "begun", "running"])
-def test_what_was_read_before_a_shutdown_is_handed_out(kind: str, method: str, more: bool, state: str) -> None:
+def test_what_was_read_before_a_shutdown_is_handed_out(
+    kind: str, method: str, more: bool, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count = 4
+    waits = call_of(monkeypatch, map_run, "wait_counted")
     with place(kind) as executor, Gate() as gate:
         source = Source(count + more)
         results = getattr(executor, method)(gate, source, buffersize=count)
@@ -689,7 +700,7 @@ def test_what_was_read_before_a_shutdown_is_handed_out(kind: str, method: str, m
         if state == "running":
             executor.shutdown(wait=False)
             waiting = Background(lambda: next(results))
-            assert waiting.still_waits()
+            assert waits.wait(TIMEOUT)
             assert source.taken == count, "nothing is read for tasks that nobody takes"
             gate.open()
             got.append(waiting.join())

@@ -25,6 +25,7 @@ from support.common import (
     gone,
     no_collector,
     output_of,
+    raise_watched,
     wait_for_idle,
 )
 from support.loops import on_every_loop
@@ -181,7 +182,7 @@ async def test_the_loop_goes_on_while_there_is_always_more() -> None:
         turning.cancel()
 
 
-def test_it_is_refused_where_the_caller_would_run_the_generator() -> None:
+def test_a_stream_is_refused_where_the_caller_would_run_the_generator() -> None:
     source = Source(5)
     with AdaptiveExecutor(1, max_queue=0, when_full="caller_runs") as pool, Gate() as gate:
         gate.hold(pool)
@@ -344,9 +345,6 @@ def test_an_error_nobody_is_left_for_is_logged(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_values_are_let_go_as_they_are_taken_and_nothing_stays_behind(fails: bool) -> None:
-    class Marked(Exception):
-        pass
-
     references: list[weakref.ref[Any]] = []
 
     def source(argument: Thing) -> Iterator[Thing]:
@@ -356,12 +354,7 @@ def test_values_are_let_go_as_they_are_taken_and_nothing_stays_behind(fails: boo
             references.append(weakref.ref(thing))
             yield thing
             del thing
-        error = Marked()
-        references.append(weakref.ref(error))
-        try:
-            raise error
-        finally:
-            del error
+        raise_watched(references)
 
     def consume(pool: AdaptiveExecutor) -> None:
         stream = pool.stream(source, Thing(), buffersize=1)
@@ -374,7 +367,7 @@ def test_values_are_let_go_as_they_are_taken_and_nothing_stays_behind(fails: boo
         try:
             if fails:
                 list(stream)
-        except Marked:
+        except Boom:
             pass
 
     with no_collector(), AdaptiveExecutor(1) as pool:
@@ -402,7 +395,7 @@ def test_a_stream_that_is_held_does_not_keep_the_interpreter_from_exiting() -> N
     assert output_of(script) == ["0", "closed"]
 
 
-def test_who_shuts_the_pool_down_does_not_wait_for_a_stream_of_its_own() -> None:
+def test_a_shutdown_does_not_wait_for_a_stream_of_its_own_thread() -> None:
     source = Source()
     with AdaptiveExecutor(1) as pool:
         streams = [pool.stream(source, buffersize=3), pool.stream(Source(), buffersize=3)]

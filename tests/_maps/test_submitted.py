@@ -12,17 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.common import (
-    Background,
-    Boom,
-    Gate,
-    Thing,
-    eventually,
-    forked,
-    gone,
-    no_collector,
-    wait_for_idle,
-)
+from support.common import Background, Boom, Gate, Thing, eventually, forked, gone, no_collector, wait_for_idle
 
 from ebbpool import AdaptiveExecutor
 

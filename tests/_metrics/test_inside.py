@@ -6,28 +6,15 @@ import gc
 import re
 
 import pytest
-from support.common import (
-    FORK,
-    TIMEOUT,
-    Boom,
-    Gate,
-    eventually,
-    fail,
-    needs_fork,
-    output_of,
-    run_script,
-    wait_for_idle,
-)
+from support.common import FORK, TIMEOUT, Boom, Gate, eventually, fail, needs_fork, output_of, run_script, wait_for_idle
+from support.metrics import HISTOGRAMS, METRICS, MOST, Source, add, in_prometheus, one_in, source
 from support.pages import ROOT
 from support.seams import engine_of
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics import source
-from ebbpool._metrics.source import MOST, Source, one_in
-from ebbpool._metrics.table import HISTOGRAMS, METRICS, add, in_prometheus
 
 
-def test_shares() -> None:
+def test_shares_to_be_measured() -> None:
     for share, every in {1: 1, 0.5: 2, 1 / 64: 64, 0.03: 33, None: 0}.items():
         assert one_in(share) == every
 
@@ -89,11 +76,11 @@ def test_a_module_that_needs_another_package_says_how_to_get_it(module: str, pac
 
 
 @needs_fork
-def test_it_works_in_a_forked_child() -> None:
+def test_metrics_are_read_in_a_forked_child() -> None:
     pytest.importorskip("prometheus_client")
     script = """
         from prometheus_client import CollectorRegistry, generate_latest
-        from ebbpool._metrics import source
+        from support.metrics import source
         from ebbpool.prometheus import PoolCollector
         registry = CollectorRegistry()
         registry.register(PoolCollector(sample=1))

@@ -14,11 +14,10 @@ pytest.importorskip("opentelemetry.sdk.metrics")
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, Histogram, InMemoryMetricReader, Sum
 from support.common import TIMEOUT, output_of
-from support.metrics import NAMES, busy_pool, expected, sampled, without_times
+from support.metrics import BUCKETS, NAMES, busy_pool, expected, sampled, without_times
 
 import ebbpool.opentelemetry
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics.table import BUCKETS
 
 
 class Meters:

@@ -22,10 +22,9 @@ from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from support.common import TIMEOUT, Gate, needs_fork, output_of
-from support.metrics import NAMES, busy_pool, expected, sampled, without_times
+from support.metrics import BUCKETS, NAMES, busy_pool, expected, sampled, without_times
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics.table import BUCKETS
 from ebbpool.prometheus import PoolCollector
 
 

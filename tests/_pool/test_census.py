@@ -66,7 +66,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def test_counts_those_that_wait_outside_and_those_that_wait_for_locks(world: World) -> None:
+def test_counts_workers_that_wait_outside_and_workers_that_wait_for_locks(world: World) -> None:
     workers = world.thread(1, 2) + world.thread(3, place=Place.LOCK) + world.thread(4, 5, 6, place=Place.OUTSIDE)
     assert world.measure(workers) == Asleep(6, outside=3, in_locks=1)
     # One that was asleep outside, and has not run since, is not looked at again.

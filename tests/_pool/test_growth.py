@@ -82,7 +82,7 @@ def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExe
     assert told.begun[-1] == pytest.approx(TICK)
 
 
-def test_who_is_asleep_is_counted_only_when_it_is_asked_for(pool: AdaptiveExecutor, told: Recorded) -> None:
+def test_sleeping_workers_are_counted_only_when_asked_for(pool: AdaptiveExecutor, told: Recorded) -> None:
     with Gate() as gate:
         gate.hold(pool)
         pool.submit(int)
@@ -96,7 +96,7 @@ def test_who_is_asleep_is_counted_only_when_it_is_asked_for(pool: AdaptiveExecut
     assert second is None or second.counted == 1
 
 
-def test_threads_of_abandoned_calls_are_among_those_that_may_sleep(pool: AdaptiveExecutor, told: Recorded) -> None:
+def test_threads_of_abandoned_calls_count_as_workers_that_may_sleep(pool: AdaptiveExecutor, told: Recorded) -> None:
     """Others may be started for them all the same, beyond the ceiling."""
     with Gate() as gate:
         for _ in range(2):
@@ -168,9 +168,7 @@ def test_only_the_last_decisions_are_kept_and_one_not_to_grow_once_for_each_size
 def test_a_pool_that_grows_says_why() -> None:
     with AdaptiveExecutor(keep_alive=LONG) as pool, Gate() as gate:
         assert pool.decisions() == [] and pool.stats().last_decision == ""
-        for _ in range(20):
-            pool.submit(gate)
-        gate.await_begun(20)
+        gate.hold(pool, 20)
         grown = [decision for decision in pool.decisions() if decision.grown]
         assert sum(decision.grown for decision in grown) >= 10
         for decision in grown:

@@ -208,7 +208,7 @@ def test_a_full_queue_blocks_nobody_else(put: Any) -> None:
         gate.hold(pool)
         pool.submit(carried)
         blocked = Background(lambda: pool.submit(carried))
-        assert blocked.still_waits()
+        blocked.waits_for(pool)
         assert other.submit(int).result(TIMEOUT) == 0
         gate.open()
         assert blocked.join().result(TIMEOUT) is None

@@ -31,7 +31,7 @@ def is_late(future: Any, limit: str = "max_wait=0.02") -> None:
 
 
 @pytest.mark.parametrize("way", ["pool", "lane", "lane behind its limit", "call", "call in a lane"])
-def test_it_fails_though_no_thread_comes(way: str) -> None:
+def test_a_late_task_fails_though_no_thread_comes(way: str) -> None:
     ran: list[int] = []
     with AdaptiveExecutor(1, max_wait=SOON if way == "pool" else None) as pool, Gate() as gate:
         submit: Callable[..., Any] = pool.submit
@@ -103,11 +103,12 @@ def test_a_lane_says_for_itself_a_submitter_that_waits_for_room_gives_up_too_and
 
 @pytest.mark.parametrize("bound", [None, 0, 1])
 @pytest.mark.parametrize("when_full", seams.POLICIES)
-def test_what_only_its_lane_holds_back_fails_in_time_and_needs_no_thread(bound: int | None, when_full: Any) -> None:
+def test_a_task_that_only_its_lane_holds_back_fails_in_time_and_needs_no_thread(
+    bound: int | None, when_full: Any
+) -> None:
     with AdaptiveExecutor(4, max_queue=bound, when_full=when_full) as pool, Gate() as gate:
         lane = pool.lane("lane", limit=1, max_wait=SOON)
-        held = lane.within(LONG).submit(gate)
-        gate.await_begun()
+        held = gate.hold(lane.within(LONG))
         is_late(lane.submit(int))
         assert pool.stats().workers == 1
         gate.open()
@@ -194,12 +195,12 @@ def test_a_timekeeper_that_cannot_be_had_for_a_moment_is_asked_again(way: str) -
     with seams.watched_by(keeper), AdaptiveExecutor(1, max_wait=SOON) as pool, Gate() as gate:
         lane = pool.lane("lane", limit=1 if way == "lane behind its limit" else 9)
         executor = pool if way == "pool" else lane
-        executor.within(LONG).submit(gate)
-        gate.await_begun()
+        gate.hold(executor.within(LONG))
         refused = executor.submit(int)
         keeper.refuses = False
         is_late(executor.submit(int))
         is_late(refused)
+        assert pool.stats().expired == 2
         gate.open()
 
 
@@ -224,8 +225,7 @@ def test_nobody_looks_at_a_lane_in_which_nothing_can_be_late(way: str) -> None:
 @pytest.mark.parametrize("way", ["pool", "lane like the pool", "lane"])
 def test_a_deadline_leaves_the_limit_of_the_wait_as_it_is(way: str) -> None:
     with AdaptiveExecutor(1, max_wait=None if way == "lane" else SOON) as pool, Gate() as gate:
-        pool.within(LONG).submit(gate)
-        gate.await_begun()
+        gate.hold(pool.within(LONG))
         executor: Any = pool if way == "pool" else pool.lane("lane", limit=1, max_wait=SOON if way == "lane" else None)
         is_late(executor.within(deadline=LONG).submit(int))
         is_late(executor.within(LONG, deadline=SOON).submit(int), "deadline=0.02")
@@ -285,7 +285,7 @@ def test_the_newest_first_while_the_queue_stands(
                 for seconds in after:
                     seams.look_at(pool, now + seconds)
             wait_for_idle(pool)
-            seams.look_at(pool)
+            seams.look_ahead(pool)
             assert "".join(ran) == expected
 
 
@@ -306,14 +306,14 @@ def test_a_full_queue_says_when_to_come_again() -> None:
         assert caught.value.retry_after == SOON
         pool.resize(max_wait=None)
         begun = time.monotonic()
-        seams.look_at(pool)
+        seams.look_ahead(pool)
         assert queued.cancel() and pool.submit(int)
         with pytest.raises(QueueFull) as caught:
             pool.submit(int)
         assert caught.value.retry_after <= time.monotonic() - begun, "one that was cancelled does not wait"
 
 
-def test_what_is_late_may_be_cancelled_first() -> None:
+def test_a_late_task_may_be_cancelled_first() -> None:
     with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1) as pool, Gate() as gate:
         gate.hold(pool)
         future = pool.within(SOON).submit(int)
@@ -346,7 +346,7 @@ def test_what_is_no_time_is_refused(value: Any) -> None:
         assert pool.lanes() == []
 
 
-def test_however_many_are_late_they_end_in_time() -> None:
+def test_however_many_tasks_are_late_all_end_in_time() -> None:
     with AdaptiveExecutor(1, max_wait=0.05) as pool, Gate() as gate:
         gate.hold(pool)
         futures = [pool.submit(int) for _ in range(3_000)]

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from support import seams
 from support.common import (
-    A_MOMENT,
     COUNTS_REFERENCES,
     LONG,
     TIMEOUT,
@@ -180,14 +179,14 @@ def test_submitting_at_the_end_of_the_stack_loses_nothing(settings: dict[str, An
     assert taken and refused
 
 
-def test_a_refused_start_lets_those_in_that_wait_for_room() -> None:
+def test_a_refused_start_lets_submitters_in_that_wait_for_room() -> None:
     waits: list[Background] = []
 
     def refuse_once() -> None:
         if not waits:
             # The only worker is on its way, so that nobody else is let in.
             waits.append(Background(lambda: pool.submit(pow, 2, 3).result(TIMEOUT)))
-            assert waits[0].still_waits()
+            waits[0].waits_for(pool)
             no_thread()
 
     with AdaptiveExecutor(1, max_queue=0) as pool, starting(WORKERS, refuse_once):
@@ -333,9 +332,12 @@ def test_what_waits_behind_abandoned_calls_is_not_given_up() -> None:
     """They may end, unlike calls that wait for their own pool."""
     with AdaptiveExecutor(2) as pool, Gate() as gate:
         given_up(gate.hold(pool))
-        with seams.setting(give_up=0.0), starting(WORKERS, no_thread):
+        refused = threading.Semaphore(0)
+        with seams.setting(give_up=0.0), starting(WORKERS, lambda: (refused.release(), no_thread())):
             waiting = pool.submit(int)
-            assert not futures_wait([waiting], A_MOMENT).done
+            for _ in range(3):
+                assert refused.acquire(timeout=TIMEOUT), "the pool gave up"
+            assert not waiting.done()
             gate.open()
             assert waiting.result(TIMEOUT) == 0
 
@@ -353,7 +355,7 @@ def test_a_shutdown_waits_for_threads_to_come_again_or_reports_what_has_no_worke
 
         eventually(reported)
         closing = Background(pool.shutdown)
-        assert closing.still_waits()
+        closing.waits_for(pool)
         assert not futures[0].done()
     closing.join()
     assert futures[0].result(TIMEOUT) is not closing.thread
@@ -393,7 +395,9 @@ logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 start = threading.Thread.start
 def have_started_by(start_thread, names):
     threading.Thread.start = lambda thread: (start_thread if re.match(names, thread.name) else start)(thread)
+refused = threading.Event()
 def refuse(*_):
+    refused.set()
     raise RuntimeError({REFUSAL!r})
 def strand(pool, submit, names=r"ebbpool-\\d"):
     # The system refuses threads of these names; `submit()` is called while the first of them is being refused.
@@ -433,9 +437,14 @@ EXITS = {
         strand(second, lambda: stuck.append(second.submit(int)))
         first.submit(await_other).add_done_callback(show)
         waits.wait(10)
-        seams.setting(give_up=0.1)
+        def go_on():
+            # Exit has begun, and has closed no pool yet.
+            refused.clear()
+            print(refused.wait(10), flush=True)
+            seams.setting(give_up=0.1)
+        seams.lifecycle.before_exit(go_on)
         """,
-        [REFUSAL, TOLD, SHOWN],
+        [REFUSAL, "True", TOLD, SHOWN],
     ),
     "without a timekeeper tasks fail at once": (
         """

@@ -64,7 +64,7 @@ def test_wait_idle() -> None:
         for timeout in (0, -1, 0.001):
             assert pool.wait_idle(timeout) is False
         waiting = [Background(pool.wait_idle), Background(lambda: pool.wait_idle(TIMEOUT))]
-        assert all(each.still_waits() for each in waiting)
+        waiting[1].waits_for(pool, threads=2)
         gate.open()
         callback.await_begun()
         assert all(future.done() for future in futures)
@@ -81,7 +81,7 @@ def test_wait_idle_ends_when_the_last_queued_task_is_cancelled() -> None:
         future = pool.submit(int)
         gate.await_begun()
         waiting = Background(lambda: pool.wait_idle(TIMEOUT))
-        assert waiting.still_waits()
+        waiting.waits_for(pool)
         assert future.cancel()
         assert waiting.join() is True
 
@@ -127,9 +127,12 @@ def test_resize_after_shutdown_does_not_revive_the_pool() -> None:
 def test_spare_workers_are_kept_ahead_of_demand(how: str) -> None:
     settings: dict[str, Any] = {"min_spare_workers": 2} if how == "constructor" else {}
     with AdaptiveExecutor(6, keep_alive=LONG, **settings) as pool, Gate() as gate:
+        seams.look_ahead(pool)
+        assert pool.stats().started == 0, "nobody has used it"
+        pool.submit(int).result(TIMEOUT)
         if how == "resize":
-            pool.submit(int).result(TIMEOUT)
             pool.resize(min_spare_workers=2)
+        eventually(lambda: pool.stats().idle >= 2)
         gate.hold(pool)
         eventually(lambda: pool.stats().idle >= 2)
         gate.hold(pool, 2)
@@ -216,7 +219,7 @@ def test_a_task_that_waited_in_its_lane_has_run_since_it_was_taken() -> None:
         lane.submit(first)
         lane.submit(second)
         first.await_begun()
-        assert second.nobody_begins()
+        assert second.nobody_begins(pool)
         opened = time.monotonic()
         first.open()
         second.await_begun()
@@ -304,11 +307,3 @@ def test_a_look_at_stacks_keeps_nothing_of_any_thread() -> None:
     with no_collector(), AdaptiveExecutor() as pool, Gate() as gate:
         gate.hold(pool)
         assert look(pool)() is None
-
-
-def test_spare_workers_come_with_the_first_task() -> None:
-    with AdaptiveExecutor(4, min_spare_workers=2) as pool:
-        seams.look_at(pool)
-        assert pool.stats().started == 0, "nobody has used it"
-        pool.submit(int).result(TIMEOUT)
-        eventually(lambda: pool.stats().idle >= 2)

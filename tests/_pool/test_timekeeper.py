@@ -361,7 +361,7 @@ def test_a_caller_that_starts_it_as_it_ends_has_it(ending: Interrupted) -> None:
     assert len(ending.threads) == 1
 
 
-def test_it_stays_while_something_is_due(ending: Interrupted) -> None:
+def test_the_thread_stays_while_something_is_due(ending: Interrupted) -> None:
     book = Notes()
     ending.stays = True
     ending.call_at(ending.clock() + LONG, book, 1)
@@ -375,18 +375,19 @@ def test_it_stays_while_something_is_due(ending: Interrupted) -> None:
     assert not ending.threads[0].is_alive()
 
 
-def test_who_asks_as_it_is_stopped_does_not_wait_for_an_answer(ending: Interrupted) -> None:
+def test_a_caller_who_dismisses_the_thread_as_it_is_stopped_does_not_wait_for_an_answer(ending: Interrupted) -> None:
     book = Notes()
     with Gate() as gate:
         vars(book)["fire"] = gate
         ending.call_at(ending.clock(), book, 1)
         gate.await_begun()
         asking = Background(lambda: ending.dismiss(LONG))
-        assert asking.still_waits()
+        eventually(lambda: ending._asking)
         stopping = Background(ending.stop)
         eventually(lambda: ending._stopping)
     asking.join()
     stopping.join()
+    assert not ending.threads[0].is_alive()
 
 
 def test_a_start_inside_the_start_makes_no_second_thread(ending: Interrupted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,7 +447,7 @@ def none_before() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("none_before")
-def test_it_is_gone_when_the_last_pool_has_shut_down_or_the_last_worker_has_gone() -> None:
+def test_the_thread_is_gone_when_the_last_pool_has_shut_down_or_the_last_worker_has_gone() -> None:
     with AdaptiveExecutor(keep_alive=LONG, warn_after=LONG, warn_lag=LONG) as pool:
         with AdaptiveExecutor() as other:
             assert other.submit(abs, -1).result(TIMEOUT) == 1

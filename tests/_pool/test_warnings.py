@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -29,12 +29,18 @@ def hang(gate: Gate) -> None:
     gate()
 
 
-def test_a_task_that_runs_for_too_long_is_logged_once_with_its_stack(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualTimekeeper]:
+    """What watches the pools of the test, which are told of what they warn of in its own thread."""
     monkeypatch.setattr(seams.late, "tell", lambda _, call: call())
-    keeper = ManualTimekeeper()
-    with seams.watched_by(keeper), AdaptiveExecutor(2, "web", min_workers=2, warn_after=0.01) as pool, Gate() as gate:
+    with seams.watched_by(keeper := ManualTimekeeper()):
+        yield keeper
+
+
+def test_a_task_that_runs_for_too_long_is_logged_once_with_its_stack(
+    caplog: pytest.LogCaptureFixture, keeper: ManualTimekeeper
+) -> None:
+    with AdaptiveExecutor(2, "web", min_workers=2, warn_after=0.01) as pool, Gate() as gate:
         pool.submit(hang, gate)
         pool.lane("reports", limit=1).submit(hang, gate)
         gate.await_begun(2)
@@ -60,14 +66,13 @@ def test_each_late_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
                 gate.hold(pool)
                 eventually(lambda: len(warnings(caplog, "has been running for")) == count)  # noqa: B023  (used at once)
             wait_for_idle(pool)
+    assert len(warnings(caplog, "has been running for")) == 3
 
 
 def test_a_queue_that_waits_for_too_long_is_logged_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, keeper: ManualTimekeeper
 ) -> None:
-    monkeypatch.setattr(seams.late, "tell", lambda _, call: call())
-    keeper = ManualTimekeeper()
-    with seams.watched_by(keeper), AdaptiveExecutor(1, "narrow", warn_after=0.01) as pool, Gate() as gate:
+    with AdaptiveExecutor(1, "narrow", warn_after=0.01) as pool, Gate() as gate:
         given_up(gate.hold(pool))
         waiting = [pool.submit(abs, -1) for _ in range(3)]
         for longer in 0.01, 0.1:
@@ -85,7 +90,7 @@ def test_a_queue_that_waits_for_too_long_is_logged_once(
 
 
 def test_looks_keep_their_time_whenever_workers_start_and_whatever_a_look_raises(
-    monkeypatch: pytest.MonkeyPatch,
+    keeper: ManualTimekeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[object] = []
 
@@ -94,8 +99,7 @@ def test_looks_keep_their_time_whenever_workers_start_and_whatever_a_look_raises
         raise MemoryError
 
     monkeypatch.setattr(seams.late.SlowTasks, "_look", look)
-    keeper = ManualTimekeeper()
-    with seams.watched_by(keeper), AdaptiveExecutor(1, keep_alive=0, warn_after=5) as pool:
+    with AdaptiveExecutor(1, keep_alive=0, warn_after=5) as pool:
         for later, count in ((4, 0), (1, 1), (0, 1), (0, 1), (4, 1), (1, 2)):
             with Gate() as gate:
                 gate.hold(pool)

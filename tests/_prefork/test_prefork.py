@@ -28,7 +28,9 @@ PRELOAD = pytest.mark.parametrize("preload", [False, True])
     ("preload", "number", "to_all"),
     [(False, signal.SIGTERM, False), (False, signal.SIGINT, True), (True, signal.SIGTERM, True)],
 )
-def test_it_serves_and_stops_gracefully(tmp_path: Path, preload: bool, number: signal.Signals, to_all: bool) -> None:
+def test_prefork_serves_and_stops_gracefully(
+    tmp_path: Path, preload: bool, number: signal.Signals, to_all: bool
+) -> None:
     with site(tmp_path, f"serve_and_tell, preload={preload}") as running:
         children = running.children()
         assert len({running.pid, *children}) == 3
@@ -62,32 +64,26 @@ def test_a_killed_child_is_replaced_and_no_connection_refused(tmp_path: Path, pr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits of another process cannot be set there")
-def test_a_parent_without_descriptors_goes_on_and_replaces_the_dead_once_it_can(tmp_path: Path) -> None:
-    with site(tmp_path) as running:
-        first, second = running.children()
-        soft, hard = resource.prlimit(running.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (4, hard))
-        os.kill(first, signal.SIGKILL)
-        running.await_event("start_failed", 2, number=0)
-        assert running.ask() == second
-        resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (soft, hard))
-        running.child(0, 2)
-        assert running.stop() == STOPPED
+@PRELOAD
+def test_without_descriptors_a_parent_or_template_goes_on_and_replaces_the_dead_once_it_can(
+    tmp_path: Path, preload: bool
+) -> None:
+    def children_of_the_parent() -> list[int]:
+        listed = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text()
+        return [int(child) for child in listed.split()]
 
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the limits of another process cannot be set there")
-def test_a_template_without_descriptors_goes_on_and_forks_once_it_can(tmp_path: Path) -> None:
-    with site(tmp_path, "preload=True") as running:
+    with site(tmp_path, f"preload={preload}") as running:
         first, second = running.children()
-        (template,) = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-        soft, hard = resource.prlimit(int(template), resource.RLIMIT_NOFILE)
-        resource.prlimit(int(template), resource.RLIMIT_NOFILE, (3, hard))
+        starter = children_of_the_parent()[0] if preload else running.pid
+        soft, hard = resource.prlimit(starter, resource.RLIMIT_NOFILE)
+        resource.prlimit(starter, resource.RLIMIT_NOFILE, (3 if preload else 4, hard))
         os.kill(first, signal.SIGKILL)
-        running.await_event("start_failed", number=0, error="'OSError: [Errno 24] Too many open files'")
+        failed = running.await_event("start_failed", 1 if preload else 2, number=0)
+        assert not preload or failed["error"] == "'OSError: [Errno 24] Too many open files'"
         assert running.ask() == second
-        resource.prlimit(int(template), resource.RLIMIT_NOFILE, (soft, hard))
+        resource.prlimit(starter, resource.RLIMIT_NOFILE, (soft, hard))
         running.child(0, 2)
-        assert Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split() == [template]
+        assert not preload or children_of_the_parent() == [starter]
         assert running.stop() == STOPPED
 
 
@@ -251,7 +247,7 @@ def test_a_child_that_does_not_stop_ends_at_the_deadline(tmp_path: Path, parent_
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGINT), (signal.SIGQUIT,)])
-def test_it_can_be_stopped_at_once(tmp_path: Path, numbers: tuple[signal.Signals, ...]) -> None:
+def test_prefork_can_be_stopped_at_once(tmp_path: Path, numbers: tuple[signal.Signals, ...]) -> None:
     with site(tmp_path) as running:
         running.children()
         with running.begin():

@@ -132,14 +132,14 @@ class TestAddresses:
 
 
 class TestOwnSocket:
-    def test_it_has_to_be_an_open_stream_that_is_bound(self) -> None:
+    def test_a_socket_has_to_be_an_open_stream_that_is_bound(self) -> None:
         with socket.socket() as unbound, socket.socket(type=socket.SOCK_DGRAM) as datagrams, socket.socket() as closed:
             closed.close()
             for bad, text in ((unbound, "a socket that is bound"), (datagrams, "a stream"), (closed, "an open socket")):
                 with pytest.raises(ValueError, match=f"bind must be {text}"):
                     prefork.run(serve, bind=bad)
 
-    def test_it_is_listened_on_and_left_open(self) -> None:
+    def test_a_socket_is_listened_on_and_left_open(self) -> None:
         with socket.socket() as bound:
             bound.bind(HERE)
             with binding.listening(bound, 16) as listener:

@@ -139,7 +139,7 @@ def test_a_request_to_stop(
 
 
 class TestReplacing:
-    def test_one_by_one_and_the_new_one_first(self) -> None:
+    def test_children_are_replaced_one_by_one_and_the_new_one_comes_first(self) -> None:
         world = World(3).serving()
         world.tell("reload")
         for number in range(3):
@@ -177,7 +177,7 @@ class TestReplacing:
             world.gone(old, 0)
         assert world.live() == [0, 1] and set(world.running) == {5, 6}
 
-    def test_it_ends_the_wait_of_a_crashing_neighbour_which_does_not_hold_it_up(self) -> None:
+    def test_a_reload_ends_the_wait_of_a_crashing_child_which_does_not_hold_it_up(self) -> None:
         world = World(2).serving().gone(1).gone(3, 1)
         assert not world.of(0)
         world.tell("reload")

@@ -260,6 +260,7 @@ def test_a_shutdown_that_comes_first_ends_the_loop_that_comes_next() -> None:
         eventually(lambda: server._loop.stopping)
         server.serve_forever(3600)
         stopping.join()
+        assert not server._loop.stopping
 
 
 @pytest.mark.parametrize("base", [AdaptivePoolTCPServer, AdaptivePoolHTTPServer])

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 import pytest
 from support.common import STACKS, TIMEOUT, Background, Gate, environment, eventually, python
+from support.monitor import client, processes, run
 
 import ebbpool
 from ebbpool import AdaptiveExecutor, monitor
@@ -170,27 +172,27 @@ def test_the_list_names_the_program_of_a_spawned_child(
     assert line.split()[0] != str(process.pid) and line.split(maxsplit=2)[2] == f"program.py {path}"
 
 
-def test_one_that_does_not_answer_is_waited_for_and_not_asked_again(
+def test_a_process_that_does_not_answer_at_once_is_waited_for_and_not_asked_again(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with listening(path) as server, asked(server, path, "--json") as (connection, call):
-        connection.sendall(b'{"pools": [], "pi')
-        assert call.still_waits()
+        # More than the socket keeps: some of it has been read once all is sent.
+        connection.sendall(b'{"pools": [%s 1], "pi' % (b"1," * 500_000))
         connection.sendall(b'd": 1}\n')
         assert call.join() == 0
         assert connection.recv(1000) == b"", "one request is enough"
-    assert json.loads(capsys.readouterr().out) == {"pools": [], "pid": 1}
+    assert json.loads(capsys.readouterr().out)["pid"] == 1
 
 
 def test_a_process_that_never_answers_is_given_up(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._top.run.PATIENCE", 0.0)
-    monkeypatch.setattr("ebbpool._top.run.LATE", 0.0)
+    monkeypatch.setattr(run, "PATIENCE", 0.0)
+    monkeypatch.setattr(run, "LATE", 0.0)
     with listening(path):
         told = top.fails(path, "--json")
     assert re.search(r"no answer for \d+ s\n", told) and "something may hold its GIL" in told
 
 
-def test_too_many_others_who_wait_are_no_error(path: str) -> None:
+def test_too_many_others_who_wait_are_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with listening(path) as server, ExitStack() as stack:
         server.listen(0)
         others = 0
@@ -200,8 +202,17 @@ def test_too_many_others_who_wait_are_no_error(path: str) -> None:
                 other.setblocking(False)
                 other.connect(path)
                 others += 1
+        blocked, connect = threading.Semaphore(0), socket.socket.connect
+
+        def told(*arguments: Any) -> None:
+            with suppress(BlockingIOError):
+                return connect(*arguments)
+            blocked.release()
+            raise BlockingIOError
+
+        monkeypatch.setattr(socket.socket, "connect", told)
         call = Background(lambda: main(["top", path, "--json"]))
-        assert call.still_waits()
+        assert blocked.acquire(timeout=TIMEOUT)
         for _ in range(others):
             server.accept()[0].close()
         with server.accept()[0] as connection:
@@ -225,7 +236,7 @@ def test_too_many_others_who_wait_are_no_error(path: str) -> None:
 def test_what_is_no_monitor_or_another_one_is_said_to_be(
     path: str, answer: bytes, reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbpool._top.client.LONGEST", 1000)
+    monkeypatch.setattr(client, "LONGEST", 1000)
     with listening(path) as server, asked(server, path, "--once") as (connection, call):
         connection.sendall(answer)
         connection.shutdown(socket.SHUT_WR)
@@ -236,7 +247,7 @@ def test_what_is_no_monitor_or_another_one_is_said_to_be(
 
 
 def test_nobody_listens(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._top.run.everyone", list)
+    monkeypatch.setattr(run, "everyone", list)
     assert re.search(r"no process of yours is listening\..*top PID.*EBBPOOL_MONITOR", top.fails(), re.DOTALL)
     assert top.fails(path) == f"python -m ebbpool top: there is no {path!r}\n"
     with listening(path):
@@ -256,7 +267,7 @@ def test_a_process_that_is_stopped_and_ends_is_said_to_have_ended(
         # As silent as one whose GIL is held.
         process.send_signal(signal.SIGSTOP)
         assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
-        monkeypatch.setattr("ebbpool._top.run.LATE", 0.0)
+        monkeypatch.setattr(run, "LATE", 0.0)
         call = Background(lambda: top.fails(path, "--json"))
         # It knows the number of the process once it has connected.
         eventually(lambda: f"process {process.pid}: no answer" in capsys.readouterr().err)
@@ -311,8 +322,6 @@ def test_why_a_process_cannot_be_attached_to(
 @needs_proc
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a directory away")
 def test_root_keeps_what_it_writes_out_of_reach(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
-    from ebbpool._top import processes
-
     monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     monkeypatch.setattr(processes, "owner_of", lambda _: (65534, 65534))
     monkeypatch.setattr(sys, "remote_exec", lambda *_: None, raising=False)
@@ -368,8 +377,6 @@ def test_a_process_that_a_link_leads_to_is_not_asked(path: str, top: Top) -> Non
 def test_nothing_is_made_where_another_user_may_put_links(
     way: str, monkeypatch: pytest.MonkeyPatch, short_path: Path
 ) -> None:
-    from ebbpool._top import processes
-
     folder = short_path / "t"
     folder.mkdir(mode=0o700)
     if way == "of another user":
@@ -430,8 +437,6 @@ needs_attaching = pytest.mark.skipif(not hasattr(sys, "remote_exec"), reason="th
 @pytest.fixture
 def temporary(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory for temporary files; the test is skipped where the system lets nobody attach."""
-    from ebbpool._top import processes
-
     monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     with waiting("") as process:
         try:
@@ -444,8 +449,6 @@ def temporary(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @needs_attaching
 def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
-    from ebbpool._top import client, processes
-
     imports = "import ebbpool, socket; pool = ebbpool.AdaptiveExecutor(3, 'unprepared'); socket.setdefaulttimeout(1e-9)"
     with waiting(imports) as there:
         pid = there.pid
@@ -480,19 +483,21 @@ def test_a_process_that_prepared_nothing_is_looked_at(temporary: Path) -> None:
         ("import socket; socket.socket = int", "it cannot connect to "),
     ],
 )
-def test_a_process_that_cannot_answer_says_why(imports: str, reason: str, temporary: Path, top: Top) -> None:
+def test_a_process_that_cannot_answer_says_why(
+    imports: str, reason: str, temporary: Path, top: Top, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ask = threading.Event(), getattr(sys, "remote_exec")  # noqa: B009  (not on Python 3.13)
+    monkeypatch.setattr(sys, "remote_exec", lambda *arguments: (ask(*arguments), asked.set()))
     with waiting(imports) as there:
         call = Background(lambda: top.fails(there.pid, "--json"))
-        assert call.still_waits()
+        assert asked.wait(TIMEOUT)
         go_on(there)
         assert f"cannot watch process {there.pid}: {reason}" in call.join()
     assert list(temporary.iterdir()) == []
 
 
 @needs_attaching
-def test_one_who_leaves_before_the_process_comes_to_it_leaves_nothing(temporary: Path) -> None:
-    from ebbpool._top import processes
-
+def test_a_top_that_ends_before_the_process_is_attached_leaves_no_thread_and_no_file(temporary: Path) -> None:
     with waiting("import ebbpool") as there:
         processes.Attached(there.pid).close(False)
         assert len(list(temporary.iterdir())) == 1
@@ -501,7 +506,7 @@ def test_one_who_leaves_before_the_process_comes_to_it_leaves_nothing(temporary:
 
 
 @needs_rich
-def test_one_screen(held: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_once_prints_one_screen(held: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["top", held, "--once", "--stacks"]) == 0
     lines = capsys.readouterr().out.splitlines()

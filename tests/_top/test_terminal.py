@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+
+pytest.importorskip("rich")
+pytest.importorskip("termios")
+
+import termios
+
 from support.common import STACKS, TIMEOUT, Gate, environment, eventually
+from support.monitor import terminal
 
 from ebbpool import AdaptiveExecutor, monitor
 
-pytest.importorskip("rich")
-termios = pytest.importorskip("termios")
-terminal = pytest.importorskip("ebbpool._top.terminal")
 pytestmark = pytest.mark.skipif(not hasattr(termios, "tcsetwinsize"), reason="needs termios.tcsetwinsize")
 LEFT = r"\x1b\[\?1049l"
 """What gives the screen back that was there before."""
@@ -150,7 +154,7 @@ def test_a_dumb_terminal_gets_one_plain_screen(listening: monitor.Listener) -> N
         assert "\x1b" not in seen.all
 
 
-def test_keys() -> None:
+def test_keys_are_known_by_what_a_terminal_sends() -> None:
     for data, keys in {
         b"": [],
         b"jkq": ["down", "up", "quit"],

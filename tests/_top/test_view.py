@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from ebbpool import AdaptiveExecutor, monitor
+pytest.importorskip("rich")
 
-rich_console = pytest.importorskip("rich.console")
-view = pytest.importorskip("ebbpool._top.view")
+from rich import console as rich_console
+from support.monitor import view
+
+from ebbpool import AdaptiveExecutor, monitor
 
 with AdaptiveExecutor(256) as _pool:
     _lane = _pool.lane("lane", limit=4)
@@ -153,7 +155,7 @@ def test_without_keys_nothing_is_chosen_or_explained_and_stacks_may_follow() -> 
 
 @pytest.mark.parametrize("height", [8, 12, 24, 60])
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_it_fits_any_terminal(width: int, height: int) -> None:
+def test_the_screen_fits_any_terminal(width: int, height: int) -> None:
     pools = [BUSY | {"name": f"pool number {number}"} for number in range(9)]
     many = [task_of(f"task {number}", 1.0 * number) for number in range(60)]
     state = state_of(snapshot_of(pools[0] | {"tasks": many}, *pools[1:]))

@@ -93,7 +93,7 @@ def test_the_table_has_what_was_seen_and_names_a_rival_that_is_ahead() -> None:
     assert not [problem for side in sides for problem in side.problems([TINY], ours=True)]
 
 
-def test_who_gets_no_answer_is_told_and_ours_has_to_have_all() -> None:
+def test_unanswered_clients_are_reported_and_our_side_has_to_answer_all() -> None:
     sides, said = report_of(rounds(0.9, failed=1), rounds(0.9, failed=3), rounds(0.2))
     found = cells_of(said)
     assert found["tiny: all answered"] == ["never", "never", "200 ms"]

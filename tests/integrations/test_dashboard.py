@@ -39,7 +39,7 @@ def shared(theirs: Any, ours: Any) -> Any:
     return theirs
 
 
-def test_it_fits_the_schema() -> None:
+def test_the_dashboard_fits_the_schema() -> None:
     dashboard = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
     encoder = importlib.import_module("grafana_foundation_sdk.cog.encoder")
     # Grafana's own classes for the options of panels, which leave out what the schema does not have.
@@ -48,7 +48,7 @@ def test_it_fits_the_schema() -> None:
     assert shared(read, DASHBOARD) == DASHBOARD
 
 
-def test_it_asks_for_metrics_that_there_are() -> None:
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     pytest.importorskip("prometheus_client")
     collector = importlib.import_module("ebbpool.prometheus").PoolCollector(sample=0.5)
     suffixes = {"counter": "_total", "histogram": "_bucket"}
@@ -58,7 +58,7 @@ def test_it_asks_for_metrics_that_there_are() -> None:
     assert asked == names
 
 
-def test_it_knows_the_labels() -> None:
+def test_the_dashboard_knows_the_labels() -> None:
     used = {label for query in QUERIES for label in re.findall(r"[{,]\s*(\w+)=~?\"", query)}
     used |= {name for query in QUERIES for names in re.findall(r"by \(([^)]*)\)", query) for name in names.split(", ")}
     shown = {name for target in TARGETS for name in re.findall(r"{{(\w+)}}", target["legendFormat"])}

@@ -251,7 +251,7 @@ app = FastAPI(lifespan=lifespan, dependencies=[Depends(together)])
 """On a busy machine the clients come one by one, and a query is over before the last of them."""
 
 
-def test_it_freezes(short_path: Path) -> None:
+def test_the_app_of_the_lab_freezes(short_path: Path) -> None:
     app, cured = (
         "import asyncio\n" + app_after(cures).replace("app = FastAPI(lifespan=lifespan)\n", TOGETHER)
         for cures in (0, 1)
@@ -271,7 +271,7 @@ def test_it_freezes(short_path: Path) -> None:
             assert counted.total() == 60
 
 
-def test_it_is_slow(short_path: Path) -> None:
+def test_the_app_of_the_lab_is_slow(short_path: Path) -> None:
     with serving(short_path / "before", app_after(1)) as before, serving(short_path / "after", app_after(2)) as after:
         load = Background(partial(before.load, "slow"))
         counted = after.load("slow")
@@ -280,7 +280,7 @@ def test_it_is_slow(short_path: Path) -> None:
         assert load.join(6 * TIMEOUT) == {"gave up": 160}
 
 
-def test_it_burns(short_path: Path) -> None:
+def test_the_app_of_the_lab_burns(short_path: Path) -> None:
     # Longer, and left later, than on the page: on a busy machine all exports begin before the first client leaves.
     apps = [app_after(cures).replace("range(40)", "range(80)") for cures in (2, 3, 4)]
     with (

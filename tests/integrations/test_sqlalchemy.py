@@ -146,7 +146,7 @@ def test_a_quick_endpoint_has_a_thread_while_all_wait_for_a_connection(example: 
     asyncio.run(main())
 
 
-def test_it_runs_as_it_stands(tmp_path: Path) -> None:
+def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
     done = python("-W", "error", "-c", ASK_ONCE, cwd=tmp_path)
     answers = [str(ITEM)] * 4 + ["{'status': 'alive'}", str(3 + 4 + 3 + 4), "503 1", "503 1"]
     assert (done.stdout.splitlines(), done.stderr) == (answers, "")

@@ -196,7 +196,7 @@ def test_trio_has_the_stock_one(pool: AdaptiveExecutor) -> None:
     assert pool.stats().submitted >= 10
 
 
-def test_those_who_imported_it_have_it_too_until_it_is_undone() -> None:
+def test_modules_that_imported_iterate_in_threadpool_have_ours_until_it_is_undone() -> None:
     stock = responses.iterate_in_threadpool
     with AdaptiveExecutor() as pool:
         with ebbpool.install(pool):

@@ -14,6 +14,8 @@ import pytest
 
 import ebbpool.anyio
 from ebbpool import AdaptiveExecutor
+from ebbpool._anyio import on_asyncio as asyncio_side  # noqa: F401  (for tests of what is inside)
+from ebbpool._anyio import trial as trial
 from support.common import TIMEOUT, Gate
 from support.loops import FACTORIES, why_lacking
 

@@ -8,7 +8,6 @@ import signal
 import socket
 import struct
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -81,19 +80,10 @@ def be_unruly(number: int) -> Any:
     return Unruly() if number == 2 else number
 
 
-def die_elsewhere(path: str, pid: int = 0) -> int:
-    """Kill the process that makes the call, unless it has this number."""
+def die(path: str) -> None:
+    """Kill the process that makes the call."""
     note(path)
-    if os.getpid() != pid:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return pid
-
-
-def busy(path: str, line: str) -> None:
-    end = time.perf_counter() + 0.02
-    while time.perf_counter() < end:
-        pass
-    note(path, line)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Fickle(Exception):

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import pytest
 
@@ -71,8 +71,22 @@ class Boom(Exception):
     """The error that tests raise on purpose."""
 
 
-def fail() -> None:
-    raise Boom
+def fail(*args: object) -> None:
+    raise Boom(*args)
+
+
+def thread_name() -> str:
+    return threading.current_thread().name
+
+
+def raise_watched(references: list[weakref.ref[Any]]) -> NoReturn:
+    """Raise an error that only its handlers hold, and add a reference to it."""
+    error = Boom("on purpose")
+    references.append(weakref.ref(error))
+    try:
+        raise error
+    finally:
+        del error
 
 
 def no_thread(*_: object) -> None:
@@ -109,15 +123,16 @@ class Gate:
         self._begun = threading.Semaphore(0)
         self._open = threading.Event()
         self._lock = threading.Lock()
-        self._inside = 0
+        self._inside: list[threading.Thread] = []
         self.peak = 0
         self.threads: set[threading.Thread] = set()
 
     def __call__(self, value: Any = None) -> Any:
+        thread = threading.current_thread()
         with self._lock:
-            self._inside += 1
-            self.peak = max(self.peak, self._inside)
-            self.threads.add(threading.current_thread())
+            self._inside.append(thread)
+            self.peak = max(self.peak, len(self._inside))
+            self.threads.add(thread)
         try:
             # Longer than anybody waits for something else: a gate that gives up must not pass for one that opened. In
             # one line: a stack that is taken as soon as it tells that it has begun shows the wait.
@@ -125,7 +140,7 @@ class Gate:
                 raise TimeoutError("nobody opened the gate")
         finally:
             with self._lock:
-                self._inside -= 1
+                self._inside.remove(thread)
         return value
 
     def await_begun(self, count: int = 1) -> None:
@@ -141,15 +156,10 @@ class Gate:
         return futures[-1]
 
     def nobody_begins(self, pool: Any = None) -> bool:
-        """Tell whether no further call has begun once each worker of `pool` runs a task or is idle; or for a moment."""
+        """Tell whether no further call has begun, once no worker of `pool` is about to begin one; or for a moment."""
         if pool is None:
             return not self._begun.acquire(timeout=A_MOMENT)
-
-        def at_rest() -> bool:
-            stats = pool.stats()
-            return bool(stats.workers == stats.running + stats.idle)
-
-        eventually(at_rest, "all workers have come")
+        eventually(lambda: not seams.comes_to(pool, self, list(self._inside)), "no worker is about to begin")
         return not self._begun.acquire(blocking=False)
 
     def open(self) -> None:
@@ -199,9 +209,12 @@ class Background:
         finally:
             self.over.set()
 
-    def still_waits(self) -> bool:
-        """Tell whether the call does not return for a moment."""
-        return not self.over.wait(A_MOMENT)
+    def waits_for(self, pool: Any, threads: int = 1) -> None:
+        """Wait until the call waits for room in the queue of `pool`, or for it, or a lane, to be idle or to end.
+
+        So many `threads` do so by then, others among them.
+        """
+        eventually(lambda: seams.waiters(pool) == threads, f"{threads} threads wait for the pool")
 
     def join(self, seconds: float = TIMEOUT) -> Any:
         """Return what the call returned, or raise what it raised."""
@@ -214,6 +227,38 @@ class Background:
             finally:
                 del error
         return self._outcome
+
+
+def call_of(patch: pytest.MonkeyPatch, owner: Any, name: str) -> threading.Event:
+    """Return an event that is set when a function of `owner` is called, before it does what it does."""
+    called, call = threading.Event(), getattr(owner, name)
+
+    def tell(*args: Any, **kwargs: Any) -> Any:
+        called.set()
+        return call(*args, **kwargs)
+
+    patch.setattr(owner, name, tell)
+    return called
+
+
+class ToldLock:
+    """A lock that tells how many have come to it, whether they got it or wait."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self.came = threading.Semaphore(0)
+
+    def __enter__(self) -> Any:
+        self.came.release()
+        return self._lock.__enter__()
+
+    def __exit__(self, *exc_info: object) -> Any:
+        return self._lock.__exit__(*exc_info)
+
+    def await_all(self, count: int) -> None:
+        """Wait until so many more have come."""
+        for _ in range(count):
+            assert self.came.acquire(timeout=TIMEOUT), "nobody comes to the lock"
 
 
 def together(call: Callable[[int], object], threads: int = 4) -> list[Any]:

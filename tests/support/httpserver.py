@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple, Self
 
+from ebbpool import _stdio as stdio  # noqa: F401  (for tests of what is inside)
 from ebbpool._http import connection as connections
 from ebbpool._http import framing as framing
 from ebbpool._http import frontdoor

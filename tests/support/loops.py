@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from ebbpool import AdaptiveExecutor, aio
+from ebbpool import _loops as chaining  # noqa: F401  (for tests of what is inside)
 from support.common import TIMEOUT, collect_at
 
 Report = dict[str, Any]
@@ -96,6 +97,13 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     return {kind: factory for kind, factory in FACTORIES.items() if not why_lacking(kind)}
 
 
+def factory_of(request: pytest.FixtureRequest) -> Callable[..., asyncio.AbstractEventLoop]:
+    """Return what makes loops of the kind that is a fixture's parameter; skip where there are none."""
+    if why := why_lacking(request.param):
+        pytest.skip(why)
+    return FACTORIES[request.param]
+
+
 class Reports:
     """What a loop's exception handler was told. A test takes what it expects; what is left when it ends fails it."""
 
@@ -143,8 +151,7 @@ class Loops:
 
 @pytest.fixture(name="loops", params=FACTORIES)
 def each_loop(request: pytest.FixtureRequest) -> Loops:
-    if why := why_lacking(request.param):
-        pytest.skip(why)
+    factory_of(request)
     return Loops(request.param)
 
 

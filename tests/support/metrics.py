@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ebbpool import AdaptiveExecutor
-from ebbpool._metrics import source
+from ebbpool._metrics import source as source
+from ebbpool._metrics.source import MOST as MOST
+from ebbpool._metrics.source import Source as Source
+from ebbpool._metrics.source import one_in as one_in
+from ebbpool._metrics.table import BUCKETS as BUCKETS
+from ebbpool._metrics.table import HISTOGRAMS as HISTOGRAMS
+from ebbpool._metrics.table import METRICS as METRICS
+from ebbpool._metrics.table import add as add
+from ebbpool._metrics.table import in_prometheus as in_prometheus
 from support.common import LONG, TIMEOUT, Gate, eventually, fail
 from support.seams import crew_of
 

@@ -1,13 +1,23 @@
-"""How tests talk to the monitor of a process."""
+"""How tests talk to the monitor of a process, and what they see of its inside and of `top`."""
 
 from __future__ import annotations
 
 import json
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from ebbpool._monitor import THREAD, listener
+from ebbpool._monitor.listener import answer
+from ebbpool._top import client, processes, run
 from support.common import TIMEOUT
+
+with suppress(ImportError):
+    # Where rich is not installed there is no screen.
+    from ebbpool._top import terminal, view
+
+__all__ = ["SNAPSHOT", "THREAD", "Talk", "answer", "ask", "client", "listener", "processes", "run", "terminal", "view"]
 
 SNAPSHOT = {"get": "snapshot"}
 

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
-from threading import Event
+from threading import Event, Thread
 from time import monotonic
 from types import ModuleType
 from typing import Any, get_args
 from unittest import mock
 
+from ebbpool import _frames as frames
 from ebbpool import _interpreter
 from ebbpool._called import OVER, called_name
 from ebbpool._core import accel
@@ -23,8 +25,9 @@ from ebbpool._core.accel import ALL, Timers, instrumented, orphans
 from ebbpool._core.latch import LockType, allocate_lock
 from ebbpool._frames import COLLECTS, UNREADABLE, is_joined
 from ebbpool._maps import items
-from ebbpool._pool import census, crew, late, lifecycle, threads
+from ebbpool._pool import census, crew, executor_base, late, lifecycle, threads
 from ebbpool._pool.executor_base import WhenFull
+from ebbpool._pool.interval import interval
 from ebbpool._pool.timekeeper import Tick, Timekeeper, timekeeper
 
 PURE = _interpreter.PURE
@@ -41,6 +44,7 @@ POLICIES = get_args(WhenFull)
 
 SETTINGS: dict[str, tuple[ModuleType, str]] = {
     "crew": (crew, "CREW"),
+    "keep_alive": (executor_base, "KEEP_ALIVE"),
     "give_up": (crew, "GIVE_UP"),
     "wait_for_timekeeper": (crew, "PATIENCE"),
     "overtaken": (importlib.import_module(accel.Pool.__module__.replace("_core.pool", "_core.backlog")), "OVERTAKEN"),
@@ -189,6 +193,31 @@ def check_balance(pool: Any) -> None:
     assert pool.next_look <= max(backlog.soonest(), pool.clock), "the timekeeper should look for late ones"
 
 
+def comes_to(pool: Any, call: Any, inside: Iterable[Thread]) -> bool:
+    """Tell whether a worker of a pool is on its way to a task, or has taken `call` and is not one of those `inside`."""
+    if pool._pool.staff.on_their_way() > 0:
+        return True
+    taken = Counter(task.thread for task in accel.survey(pool._pool, True).running if is_for(call, *task.call))
+    return bool(taken - Counter(inside))
+
+
+def is_for(call: Any, fn: Any, args: tuple[Any, ...] | None) -> bool:
+    """Tell whether `call` is what is called, directly or through something that is given it."""
+    while isinstance(fn, functools.partial):
+        fn, args = fn.func, (*fn.args, *(args or ()))
+    return any(each is call for each in (fn, *(args or ())))
+
+
+def waiters(pool: Any) -> int:
+    """Return how many threads wait for room in a pool's queue, or for the pool, or a lane, to be idle or to end."""
+    return len(pool._pool.submitters) + len(pool._pool.idlers)
+
+
+def executors_of(pool: Any) -> Any:
+    """Return the executors that a pool like fastthreadpool's has for its jobs and their callbacks."""
+    return pool._executors
+
+
 def staff_of(pool: Any) -> ModuleType:
     """Return the module of a pool's workers."""
     return sys.modules[type(pool.staff).__module__]
@@ -299,6 +328,11 @@ def follow(pool: Any, **rules: Any) -> None:
         setattr(pool._crew, f"_{name}", rule)
 
 
+def no_loops() -> AbstractContextManager[object]:
+    """Have pools know of no loops that were there before."""
+    return mock.patch.object(late, "_mailboxes", {})
+
+
 def processors() -> int:
     """Return how many processors there are for a pool now."""
     return _interpreter.available_cpus()
@@ -314,27 +348,24 @@ def begin_looks(pool: Any, now: float, cpu: float = 0.0) -> None:
     pool._crew.begin(Tick(now, cpu, 0.0))
 
 
-def look_at(pool: Any, now: float | None = None, cpu: float = 0.0) -> float | None:
+def look_at(pool: Any, now: float, cpu: float = 0.0) -> float | None:
     """Look at a pool that has workers once; return after how many seconds the timekeeper would look again."""
-    if now is None:
-        # In the timekeeper's thread: a look of its own that has read the time before would turn the pool's clock back.
-        looked = Event()
-        in_timekeeper(lambda: pool._pool.look(monotonic()))
-        in_timekeeper(looked.set)
-        assert looked.wait(10.0), "the timekeeper does not come"
-        return None
     again: float | None = pool._crew.tick(Tick(now, cpu, 0.0))
     return again
 
 
-def look_ahead(pool: Any, seconds: float) -> None:
-    """Have the timekeeper look at a pool as if so many seconds had passed, and go on to look at it."""
+def look_ahead(pool: Any, seconds: float = 0.0) -> None:
+    """Have the timekeeper look at a pool as if so many seconds had passed, go on to look at it, and wait for that."""
+    looked = Event()
 
+    # Elsewhere, a look of the timekeeper's that has read the time before would turn the pool's clock back.
     def look() -> None:
         pool._pool.look(monotonic() + seconds)
         pool._crew.watch()
+        looked.set()
 
     in_timekeeper(look)
+    assert looked.wait(10.0), "the timekeeper does not come"
 
 
 def in_timekeeper(call: Callable[[], Any]) -> None:

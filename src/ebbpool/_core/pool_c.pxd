@@ -67,8 +67,8 @@ cdef class Pool:
     cdef bint special
     cdef readonly long long rejected
     cdef Line room
-    cdef dict submitters
-    cdef list idlers
+    cdef readonly dict submitters
+    cdef readonly list idlers
 
     cdef _begin(self)
     cdef _special(self)

@@ -83,6 +83,9 @@ class Crew:
         self.forget()
         # Registered before there is state that another thread's fork could copy half changed.
         lifecycle.register(self)
+        if lifecycle.exiting():
+            # The interpreter's exit may have closed all pools before it could see this one.
+            self.pool.close()
 
     def forget(self) -> None:
         """Begin anew, as a new pool does, and one in a forked child."""
@@ -118,8 +121,6 @@ class Crew:
         Return the error, if any, that interrupted the start after the thread had begun: the worker lives, and the
         caller raises the error. Where this raises one itself there is no thread, and the caller gives the place back.
         """
-        if lifecycle.exiting() and not self.threads and not self.pool.closed:
-            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
         timekeeper.start()
         self._strike_off()
         worker = Worker(self.pool)
