@@ -408,6 +408,7 @@ class Crossing(Storm):
 
 def test_where_features_cross_every_task_has_one_fate() -> None:
     """The same in pools of random settings, with maps and sessions, and threads that the system refuses."""
+    total = 0
     for number in rounds(4 * SECONDS):
         rng = random.Random(f"{SEED} {number}")
         storm = Crossing(rng)
@@ -418,6 +419,8 @@ def test_where_features_cross_every_task_has_one_fate() -> None:
             raise
         finally:
             storm.pool.shutdown(wait=False, cancel_futures=True)
+        total += sum(len(ledger.accepted) for ledger in storm.ledgers)
+    print(f"{total:,} tasks")
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
@@ -435,6 +438,7 @@ def test_every_task_has_one_fate(settings: dict[str, Any]) -> None:
             # A failed round is not to leave its workers to the next.
             storm.pool.shutdown(wait=False, cancel_futures=True)
         total += sum(len(ledger.accepted) for ledger in storm.ledgers)
+    print(f"{total:,} tasks")
     assert total > 0 or not LONG_ENOUGH
 
 
