@@ -316,7 +316,7 @@ class Pool:
         with self.mutex:
             return task._code == PENDING and task._line is None
 
-    @cython.locals(task=Task)
+    @cython.locals(head=Task, task=Task)
     def _settle(self) -> None:
         """Under the mutex: let in those that have waited longest for a place in the queue."""
         room = self.room
