@@ -176,7 +176,7 @@ class Mailbox:
         self.task = task
         # For calls of a loop that runs in a worker of the pool that they are made by.
         self.lane: LaneCore | None = None
-        self.arrived: deque[LoopCall] = deque()  # only the loop's thread takes from it
+        self.arrived: deque[LoopCall] = deque()  # only the loop's thread takes from it, while it lives
         self.due: int = 0  # how many of these, the first ones, the next callback may deliver
         # Numbers of callbacks: of the last one, and of the last that has come, or in whose place a later one has come.
         # Where these differ there is one on the loop, unless it was lost.
@@ -229,7 +229,8 @@ class Mailbox:
                 except BaseException as error:
                     lost: deque[LoopCall] = deque()
                     with self.mutex:
-                        self.arrived, lost = lost, self.arrived
+                        while self.arrived:
+                            lost.append(self.arrived.popleft())
                         self.come = self.rings
                     if not isinstance(error, RuntimeError):
                         LOGGER.exception("%d results could not be delivered", len(lost))
