@@ -351,7 +351,8 @@ class Crossing(Storm):
         stats = self.pool.stats()
         assert stats.submitted == stats.completed + stats.failed + stats.cancelled >= tallies["submitted"], stats
         assert stats.completed >= tallies["completed"], (stats, tallies)
-        assert stats.failed - stats.expired == tallies["failed"] + tallies["refused"], (stats, tallies)
+        # A delayed call that is refused a thread when it is due has not come to the queue.
+        assert stats.failed - stats.expired == tallies["failed"], (stats, tallies)
         assert stats.started - stats.retired == stats.workers, stats
 
     def mapper(self, rng: random.Random) -> bool:

@@ -371,8 +371,9 @@ def look_ahead(pool: Any, seconds: float = 0.0) -> None:
 def in_timekeeper(call: Callable[[], Any]) -> None:
     """Have `call()` called in the timekeeper's thread, where a finaliser may run and nobody may wait."""
     keeper: Timekeeper = vars(crew)["timekeeper"]
-    keeper.start()
+    # In this order: the thread may be about to end.
     keeper.call_soon(call)
+    keeper.start()
 
 
 class Nobody(Timekeeper):
