@@ -27,6 +27,7 @@ from support.common import (
     fail,
     forked,
     gone,
+    no_collector,
     no_thread,
     output_of,
     together,
@@ -145,6 +146,36 @@ def test_callbacks_run_while_others_may_use_it(pool: AdaptiveExecutor, session: 
         queued.add_done_callback(lambda _: used.append(Background(use).join()))
         session.shutdown(wait=False, cancel_futures=True)
         assert used == [None]
+
+
+def test_calls_that_an_interrupted_shutdown_has_left_are_cancelled_by_the_next(session: Session) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Gate() as gate:
+        gate.hold(session)
+        first, second = session.submit(int), session.submit(int)
+        first.add_done_callback(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            session.shutdown(wait=False, cancel_futures=True)
+        assert first.cancelled() and not second.cancelled()
+        session.shutdown(wait=False, cancel_futures=True)
+        assert second.cancelled()
+
+
+def test_a_failed_call_whose_result_was_asked_for_is_part_of_no_cycle(session: Session) -> None:
+    thing = Thing()
+
+    def raises(argument: Thing) -> None:
+        raise Boom
+
+    with no_collector():
+        future = session.submit(raises, thing)
+        with pytest.raises(Boom):
+            future.result(TIMEOUT)
+        reference = weakref.ref(thing)
+        del thing, future
+        gone(reference)
 
 
 def test_an_idle_one_runs_no_task_for_which_no_thread_can_be_started(session: Session, pool: AdaptiveExecutor) -> None:
@@ -282,7 +313,13 @@ def test_in_a_forked_child_the_calls_of_the_parent_have_failed() -> None:
             for future in (running, queued):
                 assert "forked" in str(future.exception(10)), future
 
+        def forks():
+            assert in_child(lambda: None) == 0
+            return os.getpid()
+
         assert in_child(check) == 0
+        other = pool.session()
+        assert other.submit(forks).result(60) == os.getpid()
         gate.set()
         assert queued.result(60) == 0
         print("done")

@@ -27,7 +27,8 @@ else:
         if name not in __all__:
             from importlib.util import find_spec
 
-            hint = "" if name.startswith("_") or not find_spec(f"ebbpool.{name}") else f": import ebbpool.{name} first"
+            public = name.isidentifier() and not name.startswith("_")
+            hint = f": import ebbpool.{name} first" if public and find_spec(f"ebbpool.{name}") else ""
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         if name == "__version__":
             from ebbpool import _version as module

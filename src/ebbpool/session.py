@@ -100,13 +100,17 @@ class _SessionFuture(Future[Any]):
         self._session_pool = pool
 
     def result(self, timeout: float | None = None) -> Any:
-        wait = super().result
-        return wait(timeout) if self.done() else wait_counted(self._session_pool, wait, timeout)
+        try:
+            self.exception(timeout)
+            return super().result(0)
+        finally:
+            # Breaks a cycle: the error's traceback leads to this frame.
+            del self
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        wait = super().exception
-        error: BaseException | None = wait(timeout) if self.done() else wait_counted(self._session_pool, wait, timeout)
-        return error
+        if not self.done():
+            wait_counted(self._session_pool, super().exception, timeout)
+        return super().exception(0)
 
     @property
     def _waiters(self) -> Any:  # type: ignore[override]  # it is computed in `Future`, too
@@ -150,6 +154,7 @@ class _Line:
         unfinished: The futures of those, and of the one that runs.
         task: The lease, from the first call on.
         threads: That which serves, if one does.
+        current: The future of the call that runs.
         fn: What runs, which is what the pool shows as the name of the task.
     """
 
@@ -158,18 +163,23 @@ class _Line:
         self.finalizer = finalizer
         self.closed = False
         self.unfinished: set[Any] = set()
+        self.current: Any = None
+        self.threads: set[threading.Thread] = set()
         self.renew()
 
     def renew(self) -> None:
         """Begin anew, without calls and a lease; in a forked child those of before have stayed with the parent."""
+        # A call that has forked itself goes on in the child.
+        mine = self.current if threading.current_thread() in self.threads else None
         self.mutex = threading.RLock()
         self.calls: SimpleQueue[_Call | None] = SimpleQueue()
         self.task: Any = None
-        self.threads: set[threading.Thread] = set()
+        self.threads = set()
         self.fn: Callable[..., Any] | None = None
         lost, self.unfinished = self.unfinished, set()
         for future in lost:
-            future.disown(BrokenThreadPool(lifecycle.FORKED))
+            if future is not mine:
+                future.disown(BrokenThreadPool(lifecycle.FORKED))
 
     def add(self, call: _Call) -> Future[Any]:
         task = None
@@ -195,34 +205,32 @@ class _Line:
         # A lease raises nothing, so a task that failed or was cancelled has never begun to run.
         with self.mutex:
             self.task = None
-            calls = self.drain()
-        for call in calls:
-            call.fail(error)
+            calls, self.calls = self.calls, SimpleQueue()
+        self.drain(calls, error)
 
     def close(self, cancel: bool = False) -> None:
         with self.mutex:
             self.closed = True
-            calls = self.drain() if cancel else []
+        try:
+            if cancel:
+                self.drain(self.calls, None)
+        finally:
             self.end()
-        # Not under the mutex: callbacks run here.
-        for call in calls:
-            call.fail(None)
 
     def end(self) -> None:
         """Have the lease end. It waits for nothing, as a finaliser must not."""
         self.calls.put(None)
 
-    def drain(self) -> list[_Call]:
-        """Under the mutex: take the calls that wait off the queue, for the caller to end them."""
-        calls: list[_Call] = []
+    def drain(self, calls: SimpleQueue[_Call | None], error: BaseException | None) -> None:
+        """Fail calls that wait, or cancel them; not under the mutex, for callbacks run here."""
         while True:
             try:
-                call = self.calls.get_nowait()
+                call = calls.get_nowait()
             except Empty:
-                return calls
+                return
             if call is not None:
+                call.fail(error)
                 self.unfinished.discard(call.future)
-                calls.append(call)
 
     def next(self) -> _Call | None:
         """Take the next call, None at the end. While none comes, the worker counts as blocked: it takes no task."""
@@ -237,8 +245,9 @@ class _Line:
         self.threads.add(thread)
         try:
             while (call := self.next()) is not None:
-                self.fn = call.fn
+                self.fn, self.current = call.fn, call.future
                 call.perform()
+                self.current = None
                 self.unfinished.discard(call.future)
                 self.fn = None
                 # While it waits for the next one, it holds nothing of this one.

@@ -276,40 +276,39 @@ class Backlog:
     @cython.locals(known=Known, task=Task, room=Line, line=Line)
     def sort(self, room: Line, trash: list[Any]) -> None:
         """Have calls go first that are short by now, and the others no longer; some of them wait for `room`."""
-        for task in self.short.tasks:
+        for task in list(self.short.tasks):
             # One that was taken for short may have to stay behind another of its task: it is chosen anew.
             if task._known is not None and task._code == PENDING and task._known.ended == 0.0:
                 self.untry(task)
         lines: list[Any] = []
-        for line in (self.short, self.queue):
+        for line in (self.short, self.queue, room):
             # Nothing is called in between: what a finaliser submits from here on stays where it is.
             lines += line.tasks
             line.tasks.clear()
-        for task in room.tasks:
-            if task._code == PENDING and task._known is not None:
-                lines.append(task)
         lines.sort(key=_age)
         self.not_short.clear()
         trash.append(lines)
         for task in lines:
             known = task._known
+            line = room if task._line is room else self.queue
+            if known is not None and task._code == PENDING:
+                leads = self.may_lead(task)
+                if leads:
+                    line = self.short
+                else:
+                    self.hold_others(task, 1)
+                    if task._code != PENDING:
+                        self.hold_others(task, -1)
             if task._code != PENDING:
-                if task._line is not room:
-                    task._line.dead -= 1
+                task._line.dead -= 1
                 continue
-            if known is None:
-                self.queue.append(task)
-                continue
-            task._short = self.may_lead(task)
-            if task._short:
-                known.tried = self.mixed = True
-                if task._line is room:
-                    room.tasks.remove(task)
-                self.short.add(task)
-                continue
-            self.hold_others(task, 1)
-            if task._line is not room:
-                self.queue.add(task)
+            # In one stretch without calls, again.
+            if known is not None:
+                task._short = leads
+                if leads:
+                    known.tried = self.mixed = True
+            task._line = line
+            line.append(task)
 
     def unmix(self, others: bool) -> None:
         """Find out whether all that waits does so in `queue`, to be taken in its order; `others` wait for room."""

@@ -52,6 +52,7 @@ cdef class Backlog:
     @cython.locals(short=bint)
     cdef object changes(self, double now)
     cdef unmix(self, bint others)
+    @cython.locals(leads=bint)
     cdef sort(self, Line room, list trash)
     @cython.locals(turns=bint, later=bint, task=Task)
     cdef Task next(self, double now, bint others, bint shares)

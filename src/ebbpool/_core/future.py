@@ -288,7 +288,14 @@ class FutureCore(Task):
         if waits:
             if self._line is not None:
                 self._line.dead += 1
-            pool.end(self, code, type(error) is QueueTimeout)
+            try:
+                pool.end(self, code, type(error) is QueueTimeout)
+            except BaseException:
+                # Ctrl-C, in the plain core. Threads that wait must not do so for ever.
+                for listener in audience or ():
+                    if isinstance(listener, LockType):
+                        listener.release()
+                raise
         return _NOBODY if audience is None else audience
 
     def reject(self, error: BaseException) -> bool:

@@ -229,8 +229,8 @@ class Mailbox:
                 except BaseException as error:
                     lost: deque[LoopCall] = deque()
                     with self.mutex:
-                        while self.arrived:
-                            lost.append(self.arrived.popleft())
+                        lost.extend(self.arrived)
+                        self.arrived.clear()
                         self.come = self.rings
                     if not isinstance(error, RuntimeError):
                         LOGGER.exception("%d results could not be delivered", len(lost))

@@ -426,22 +426,21 @@ class Pool:
         if task._fn is None:
             # It was counted as it was handed back.
             return
-        self._count(self.tally, code, late)
-        if lane is not None:
-            self._count(lane.tally, code, late)
-        if line is None:
+        try:
+            self._count(self.tally, code, late)
             if lane is not None:
-                # A signal handler ends it while its lane lets it in.
+                self._count(lane.tally, code, late)
+            if line is not None:
+                self.backlog.unlimit(task)
+                if line.queued or line is self.room:
+                    self.backlog.forget(task)
+                    if task in self.submitters:
+                        waiter, _ = self.submitters.pop(task)
+                        waiter.release()
+        finally:
+            # If Ctrl-C comes, too. Without a line a signal handler ends it while its lane lets it in.
+            if lane is not None and (line is None or line.queued):
                 self._leave_lane(lane)
-            return
-        self.backlog.unlimit(task)
-        if line.queued or line is self.room:
-            self.backlog.forget(task)
-            if task in self.submitters:
-                waiter, _ = self.submitters.pop(task)
-                waiter.release()
-        if line.queued and lane is not None:
-            self._leave_lane(lane)
 
     def _count(self, tally: Tally, code: int, late: bool) -> None:
         if code == NOTIFIED:
@@ -567,8 +566,14 @@ class Pool:
             staff.counts[PARKED] -= 1
             staff.headcount -= 1
             worker.state = GONE
-            worker.ring()
-            staff.workers.remove(worker)
+            try:
+                worker.bell.release()
+            except RuntimeError:
+                # It is free.
+                pass
+            finally:
+                # Ctrl-C may come after the release.
+                staff.workers.remove(worker)
 
     def _hire(self, count: int) -> None:
         if not cython.compiled:

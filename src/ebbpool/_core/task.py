@@ -71,6 +71,8 @@ class Line:
             return
         # In place: a finaliser may submit meanwhile.
         for _ in range(len(self.tasks)):
+            if not self.tasks:
+                break
             task = self.popleft()
             if task._code == PENDING:
                 self.append(task)
