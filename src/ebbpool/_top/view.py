@@ -385,7 +385,7 @@ def _coloured(number: Any, colour: str) -> Text:
 
 
 def _mark(task: Task) -> Text:
-    """Return what is odd about a task; of one that went first not that it was taken for short, for it may hang."""
+    """Return what is odd about a task. Of one taken for short it says only that it went first: it may hang."""
     colours = {"blocked": "red", "abandoned": "yellow", "short": "cyan"}
     odd = next((word for word in colours if task[word]), "")
     return Text("first" if odd == "short" else odd, colours.get(odd, ""))
