@@ -1,7 +1,8 @@
 """FastAPI with SQLAlchemy, all of it: sync endpoints on a pool, 503 under overload, metrics, and `top`.
 
 Four of the endpoints make one query of 50 ms each: with and without a response model, with and without a commit at the
-end of the dependency. Start it, and ask it::
+end of the dependency. In a copy for your own app, replace them with `find`, `Item` and `ItemOut`, and leave `pause` and
+the first item out of `connect`. Start it, and ask it::
 
     python -m pip install fastapi prometheus_client rich sqlalchemy uvicorn
     EBBPOOL_MONITOR=./app.sock uvicorn fastapi_sqlalchemy:app
@@ -58,15 +59,18 @@ class ItemOut(BaseModel):
     name: str
 
 
-def connect(url: str = "sqlite:///items.db", pool_timeout: float = 5.0, **options: Any) -> Engine:
+def connect(
+    url: str = "sqlite:///items.db", pool_size: int = 15, max_overflow: int = 0, pool_timeout: float = 5.0
+) -> Engine:
     """Open the database for all sessions, and make the table if there is none.
 
     Args:
         url: The database. It has to be in a file: one in memory has a connection for each thread.
+        pool_size: How many connections there may be, and stay open.
+        max_overflow: How many more there may be; these are closed when they are released.
         pool_timeout: Seconds that a query waits for a connection.
-        options: Further arguments of `create_engine`, such as `pool_size`.
     """
-    engine = create_engine(url, pool_timeout=pool_timeout, **options)
+    engine = create_engine(url, pool_size=pool_size, max_overflow=max_overflow, pool_timeout=pool_timeout)
     event.listen(engine, "connect", lambda connection, _: connection.create_function("pause", 1, time.sleep))
     sessions.configure(bind=engine)
     Base.metadata.create_all(engine)

@@ -85,7 +85,7 @@ def _stock(new_loop: Any = None, turns: str = "0", tokens: str = "", database: s
     uvicorn, example = package("uvicorn"), None
     if database:
         example = package("examples.fastapi_sqlalchemy")
-        example.connect(database)
+        example.connect(database, pool_size=5, max_overflow=10)
     app = build_app(int(turns), example and example.app)
     config = uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off", timeout_keep_alive=300)
     if new_loop is None and importlib.util.find_spec("uvloop"):

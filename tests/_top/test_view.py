@@ -138,7 +138,7 @@ def test_what_came_too_late_what_nobody_waits_for_and_what_went_first_is_marked(
     assert lines[1].split() == ["POOL", "THREADS", "BUSY", "BLOCKED", "WAIT", "OLDEST", "EXPIRED", "DONE/s"]
     assert [line.split()[-2] for line in lines[2:5]] == ["12", "0", "0"]
     assert lines[7].split() == ["▸", "f", "web", "thread_of_f", "abandoned", "1.00", "s"]
-    assert lines[8].split() == ["g", "web", "thread_of_g", "short", "0.50", "s"]
+    assert lines[8].split() == ["g", "web", "thread_of_g", "first", "0.50", "s"]
     assert "EXPIRED" not in drawn(state_of(snapshot_of(BUSY)))[1]
 
 
@@ -147,7 +147,7 @@ def test_without_keys_nothing_is_chosen_or_explained_and_stacks_may_follow() -> 
     decisions = [BUSY["decisions"][0] | {"reason": reason}]
     lines = drawn(state_of(snapshot_of(BUSY | {"decisions": decisions})), height=view.UNLIMITED, keys=False)
     assert len(lines) == 12 and lines[-1].endswith(reason)
-    assert not any("▸" in line or "quit" in line for line in lines)
+    assert not any("▸" in line or "quit" in line or "DONE/s" in line for line in lines)
     stack = '  File "app.py", line 1, in f\n    ' + "x" * 100 + "\n"
     lines = drawn(state_of(web(task_of("f", 1.0, stack=stack))), height=view.UNLIMITED, keys=False, stacks=True)
     assert {"STACK of f, web, thread thread_of_f (77), for 1.00 s", "    " + "x" * 100} <= set(lines)
@@ -295,6 +295,23 @@ def test_decisions_of_all_pools_are_in_order() -> None:
     place = lines.index("SIZING")
     assert [line.split()[1] for line in lines[place + 1 : place + 4]] == ["a", "b", "a"]
     assert "(nothing yet)" in drawn(state_of(snapshot_of(pool_of("a"))))
+
+
+def test_repeats_of_a_reason_are_one_line_until_the_pool_grows() -> None:
+    reasons = ["4 waiting, calls of f are short", "5 waiting, calls of f2 are short", "6 waiting, calls of f are short"]
+    stayed = [{"workers": 8, "grown": 0, "reason": f"stayed at 8: {reason}"} for reason in reasons]
+    grew = {"workers": 8, "grown": 1, "reason": "grew by 1: 9 waiting"}
+    decisions = [each | {"at": float(at)} for at, each in enumerate([*stayed, grew, grew, stayed[0]])]
+    lines = drawn(state_of(snapshot_of(pool_of("a", decisions=decisions))))
+    found = [line.partition("  a  ")[2] for line in lines[lines.index("SIZING") + 1 :]]
+    assert found[:6] == [
+        "8  stayed at 8: 5 waiting, calls of f2 are short",
+        "8  2 times stayed at 8: 6 waiting, calls of f are short",
+        "8→9  grew by 1: 9 waiting",
+        "8→9  grew by 1: 9 waiting",
+        "8  stayed at 8: 4 waiting, calls of f are short",
+        "",
+    ]
 
 
 def test_bars_and_times() -> None:

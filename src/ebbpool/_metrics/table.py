@@ -69,7 +69,12 @@ def _most_lag(stats: Any) -> Mapping[str, float]:
 
 METRICS: Final = (
     Metric("ebbpool.threads", "level", _threads, "Threads: idle, busy, or blocked by a task of their pool.", "state"),
-    Metric("ebbpool.thread.limit", "level", "max_workers", "Maximum number of threads, not counting blocked ones."),
+    Metric(
+        "ebbpool.thread.limit",
+        "level",
+        "max_workers",
+        "Maximum number of threads; more only for short calls, or in place of blocked ones.",
+    ),
     Metric("ebbpool.thread.starts", "counter", "started", "Threads started so far."),
     Metric("ebbpool.thread.exits", "counter", "retired", "Threads that have exited so far."),
     Metric("ebbpool.queue.length", "level", "queued", "Tasks that wait for a thread."),
@@ -78,7 +83,7 @@ METRICS: Final = (
     Metric("ebbpool.task.submissions", "counter", "submitted", "Tasks accepted so far."),
     Metric("ebbpool.task.completions", "counter", _outcomes, "Tasks that are done, by their outcome.", "outcome"),
     Metric("ebbpool.task.rejections", "counter", "rejected", "Tasks refused because the queue was full."),
-    Metric("ebbpool.task.went_first", "counter", "went_first", "Calls of event loops that went first, as short ones."),
+    Metric("ebbpool.task.went_first", "counter", "went_first", "Calls of event loops taken for short, to go first."),
     Metric("ebbpool.task.expirations", "counter", "expired", "Tasks that failed because they had waited for too long."),
     Metric("ebbpool.task.abandoned", "level", "abandoned", "Running tasks whose await was given up."),
     Metric("ebbpool.task.longest_abandoned", "longest", "longest_abandoned", "Longest time abandoned, still running."),

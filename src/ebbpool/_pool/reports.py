@@ -44,7 +44,8 @@ class PoolStats:
         cancelled: Tasks cancelled before they ran.
         rejected: Tasks refused because the queue was full.
         expired: Failed tasks that waited longer than `max_wait`, or past their deadline.
-        went_first: Calls of event loops that went ahead of others, because their function is known to be short.
+        went_first: Calls of event loops that were taken for short, so as to go ahead of any others: their function is
+            known to be short, or was never measured.
         abandoned: Running tasks whose await was cancelled.
         longest_abandoned: How long ago the first of them was cancelled.
         started: Threads started so far, those just starting included; always `workers` + `retired`. A thread that
@@ -158,7 +159,8 @@ class RunningTask:
         stack: The task's own part of the thread's stack, as `traceback` writes it, or a line in parentheses that says
             why there is none: without a GIL it cannot be read safely. None if it was not asked for.
         abandoned: Whether its await was cancelled.
-        short: Whether it went ahead of others, because calls of its function are known to be short.
+        short: Whether it was taken for short when it began, so as to go ahead of any others: its function was known to
+            be short, or never measured.
     """
 
     __module__ = "ebbpool"

@@ -21,6 +21,8 @@ HISTORY: Final = 240
 """How many snapshots the sparklines reach back."""
 BARS: Final = " ▁▂▃▄▅▆▇█"
 _FRAME: Final = re.compile(r'(?P<before> *File ")(?P<path>.*)(?P<after>", line \d+, in .*)')
+_NUMBER: Final = re.compile(r"(?<![\w.])\d+")
+"""A number in a reason; not one in the name of a function."""
 RIGHT: Final[dict[str, Any]] = {"justify": "right"}
 UNLIMITED: Final = 1 << 30
 """A height, or a width, for output that is not a screen."""
@@ -55,6 +57,9 @@ class Row:
 
 Task = dict[str, Any]
 """A task as the snapshot has it, and its "place": its pool, and its lane if it has one."""
+
+Decision = tuple[float, str, dict[str, Any], int]
+"""When it was made, its pool, the decision as the snapshot has it, and how often it was made."""
 
 
 class Model:
@@ -173,14 +178,13 @@ def screen(
         lines = model.waiting.split("\n")[: max(1, height - 2)]
         parts.extend(Text(printable(line), no_wrap=True, overflow="ellipsis") for line in lines)
         return Group(*parts, *(_foot(model, height - 2 - len(lines)) if keys else ()))
-    found = [(each["at"], pool["name"], each) for pool in snapshot["pools"] for each in pool["decisions"]]
-    decisions = sorted(found, key=lambda entry: entry[0])
+    decisions = _decisions(snapshot)
     # The heads of three sections, two empty lines, the first line and the last.
     room = max(3, height - 6 - keys)
     log = min(len(decisions) or 1, max(1, min(8, room // 5)))
     pools = min(max(1, len(model.rows)), max(2, (room - log) // 2))
     tasks = max(1, room - log - pools)
-    parts += [_pools(list(model.rows.values()), width, pools), Text()]
+    parts += [_pools(list(model.rows.values()), width, pools, keys), Text()]
     if model.opened is not None:
         title, *stack = _stack(model.opened, width, "which has ended" if model.over else "")
         # The innermost call is the last line, and that is what one wants to see.
@@ -226,7 +230,7 @@ def _head(model: Model, width: int) -> Text:
     return line
 
 
-def _pools(rows: list[Row], width: int, height: int) -> RenderableType:
+def _pools(rows: list[Row], width: int, height: int, rates: bool) -> RenderableType:
     # A narrow screen has room for the figures only.
     expired = any(row.figures.get("expired") for row in rows)
     room = width - 8 * expired
@@ -243,7 +247,7 @@ def _pools(rows: list[Row], width: int, height: int) -> RenderableType:
         ("EXPIRED", RIGHT, lambda row: str(row.figures["expired"])),
         ("DONE/s", RIGHT, lambda row: "-" if row.rate is None else f"{row.rate:.0f}"),
     ]
-    wanted = {"": spark > 0, "EXPIRED": expired}
+    wanted = {"": spark > 0, "EXPIRED": expired, "DONE/s": rates}
     columns = [column for column in columns if wanted.get(column[0], True)]
     table = _table(*[(name, how) for name, how, _ in columns])
     shown = rows if len(rows) <= height else rows[: height - 1]
@@ -303,11 +307,29 @@ def _stack(task: Task, width: int = UNLIMITED, end: str = "") -> list[Text]:
     return texts
 
 
-def _log(decisions: list[tuple[float, str, dict[str, Any]]], keys: bool) -> Iterable[RenderableType]:
+def _decisions(snapshot: dict[str, Any]) -> list[Decision]:
+    """Return the decisions of all pools in order; of a pool's repeats while it does not grow, the last."""
+    found: list[Decision] = []
+    for pool in snapshot["pools"]:
+        same: dict[str, Decision] = {}
+        for each in pool["decisions"]:
+            if each["grown"]:
+                found += [*same.values(), (each["at"], pool["name"], each, 1)]
+                same.clear()
+            else:
+                reason = _NUMBER.sub("", each["reason"])
+                times = same[reason][-1] if reason in same else 0
+                same[reason] = each["at"], pool["name"], each, times + 1
+        found += same.values()
+    return sorted(found, key=lambda decision: decision[0])
+
+
+def _log(decisions: list[Decision], keys: bool) -> Iterable[RenderableType]:
     yield Text("SIZING", "bold dim")
-    for at, pool, each in decisions:
+    for at, pool, each, times in decisions:
         change = str(each["workers"]) + (f"→{each['workers'] + each['grown']}" if each["grown"] else "")
-        line = f"{_clock(at)}  {printable(pool)}  {change}  {printable(each['reason'])}"
+        again = f"{times} times " if times > 1 else ""
+        line = f"{_clock(at)}  {printable(pool)}  {change}  {again}{printable(each['reason'])}"
         # What is printed may have long lines, and the reason is at their end.
         yield Text(line, no_wrap=True, overflow="ellipsis" if keys else "ignore")
     if not decisions:
@@ -363,10 +385,10 @@ def _coloured(number: Any, colour: str) -> Text:
 
 
 def _mark(task: Task) -> Text:
-    """Return what is odd about a task."""
+    """Return what is odd about a task. Of one taken for short it says only that it went first: it may hang."""
     colours = {"blocked": "red", "abandoned": "yellow", "short": "cyan"}
     odd = next((word for word in colours if task[word]), "")
-    return Text(odd, colours.get(odd, ""))
+    return Text("first" if odd == "short" else odd, colours.get(odd, ""))
 
 
 def _fitted(line: str, width: int) -> str:
