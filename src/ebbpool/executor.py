@@ -43,9 +43,11 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
     It starts without threads. The first four parameters are the standard library's.
 
     Args:
-        max_workers: The most threads at a time; 256 if None. Workers blocked on a future of this same pool do not
-            count, so nested submits cannot deadlock. Nor do those whose calls were abandoned, up to as many again; with
-            1 they do count. Short calls may use a sixteenth more, at least one (`short_first`); none with 1.
+        max_workers: The most threads at a time that count; 256 if None. In all there are at most
+            ``2 * max_workers + max(1, max_workers // 16) + blocked + lent``, with 1 only ``1 + blocked + lent``. The
+            second `max_workers` are for calls that were abandoned, and a sixteenth for short ones (`short_first`).
+            Blocked are workers that wait for a future of this same pool, so nested submits cannot deadlock. Lent are
+            threads of sessions, of calls with a limiter of their own, and of calls from an event loop in a worker.
         thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...; also the pool's `name`.
         initializer: Called with `initargs` in each thread before its first task. If it raises, the pool is broken.
         initargs: Arguments for `initializer`.
