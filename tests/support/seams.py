@@ -295,6 +295,11 @@ def follow(pool: Any, **rules: Any) -> None:
         setattr(pool._crew, f"_{name}", rule)
 
 
+def load_of(pool: Any) -> Any:
+    """Return what the looks at a pool have seen of the process."""
+    return pool._crew._load
+
+
 def processors() -> int:
     """Return how many processors there are for a pool now."""
     return _interpreter.available_cpus()

@@ -21,6 +21,7 @@ from concurrent.futures._base import LOGGER
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ebbpool._clock import HORIZON, TICK
 from ebbpool._core import uncompiled as cython
 from ebbpool._core.latch import LockType, allocate_lock
 from ebbpool._core.scope import Scope
@@ -62,8 +63,6 @@ if not cython.compiled:
 
 from ebbpool._core.staff import ALL
 
-TICK = 0.001  # seconds until the timekeeper looks while tasks wait and there may be more workers
-HORIZON = 0.01  # the same while there may not
 TRIAL = 0.01  # seconds for which a short call may run before it is looked whether it has turned out long
 ROOM = 24  # nested calls that a step of the plain core needs at most, which may not be left half done
 
