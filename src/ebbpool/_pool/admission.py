@@ -8,7 +8,7 @@ from typing import Final
 
 from ebbpool._core.accel import ALL
 from ebbpool._pool.census import Workers
-from ebbpool._pool.load import BUSY, ONE, OWN, PUNCTUAL, TURN, WINDOW, Load
+from ebbpool._pool.load import BUSY, IDLE, ONE, PUNCTUAL, TURN, WINDOW, Load
 from ebbpool._pool.sizing import CREW, STALL
 
 RETRY: Final = 0.5  # seconds for which it is kept in mind that fewer workers left the GIL, or a processor, idle
@@ -80,7 +80,7 @@ class Admission:
                 self._floor, self._raised = self.quick, load.now
                 if self.quick > count().running + load.cpus + CREW:
                     self.quick, self._floor = ALL, 1
-        self.idle = self.quick == ALL and load.used < OWN
+        self.idle = self.quick == ALL and load.used < IDLE
 
 
 WATCH: Final = 1.0  # seconds for which what ends is counted, while the queue stands

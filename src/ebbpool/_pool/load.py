@@ -14,7 +14,7 @@ PUNCTUAL: Final = 0.00025  # looks that wait less on average (seconds) show that
 ONE: Final = 0.93  # processors: a process that uses less leaves the GIL idle now and then
 MORE: Final = 1.25  # processors: with the GIL a process can use little more
 TURN: Final = 0.004  # seconds that a turn of the GIL takes: looks that wait longer show a queue for it in any case
-OWN: Final = 0.35  # processors: if a process uses less, nothing of it is in the way of looks
+OWN: Final = 0.1  # processors: if a process uses less, late looks are another process's fault
 
 
 class Load:
@@ -31,7 +31,7 @@ class Load:
         self.used = 0.0  # processors, on average
         self.wait = 0.0  # seconds that a look waits, on average
         self.gil_short = self.processors_short = False  # whether threads queue for one of these
-        self.busy = False  # whether no processor is to spare, or the GIL is short; until neither shows any more
+        self.busy = False  # whether no processor is to spare, or threads queue; until looks are punctual again
         self.lengthy = False  # whether tasks take a whole turn of the GIL, on average
         self.moved = self.now  # when a task was taken last, as far as looks have seen
         self._cpu = self._late = self._elapsed = self._looks = self._tasks = 0.0
@@ -58,10 +58,10 @@ class Load:
         self.used = used = self._cpu / self._elapsed
         self.wait = wait = self._late / self._looks
         self.lengthy = self._cpu > TURN * self._tasks
-        self.gil_short = self._gil and OWN < used < MORE and wait > (QUEUE if used > ONE else TURN)
+        self.gil_short = self._gil and IDLE < used < MORE and wait > (QUEUE if used > ONE else TURN)
         self.processors_short = wait > QUEUE and used > BUSY * cpus
         # One look is enough to become busy: the next one would start workers.
-        if self.gil_short or max(used, cpu / elapsed) > BUSY * cpus:
+        if max(used, cpu / elapsed) > BUSY * cpus or (wait > QUEUE and used > OWN):
             self.busy = True
         elif wait < PUNCTUAL:
             self.busy = False
