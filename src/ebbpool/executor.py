@@ -234,7 +234,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             # A lane that has been collected is in use as long as tasks of it are queued or run.
             used = self._lane_cores.get(name)
             if used is not None and not used.closed and (name in self._lanes or used.admitted > 0):
-                raise ValueError(f"name must be that of no other lane, not {name!r}: that one is in use")
+                raise ValueError(f"name={name!r} is already in use by another lane")
             lane = self._lanes[name] = self._lane_type(self, name, limit, bool(first), -1.0 if wait == inf else wait)
             self._lane_cores[name] = lane.core
         return lane

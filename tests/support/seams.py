@@ -38,9 +38,9 @@ quota = _interpreter
 SETTINGS: dict[str, tuple[ModuleType, str]] = {
     "crew": (crew, "CREW"),
     "give_up": (crew, "GIVE_UP"),
-    "wait_for_timekeeper": (crew, "PATIENCE"),
+    "wait_for_timekeeper": (crew, "JOIN_TIMEOUT"),
     "overtaken": (importlib.import_module(accel.Pool.__module__.replace("_core.pool", "_core.backlog")), "OVERTAKEN"),
-    "wait_for_warnings": (lifecycle, "PATIENCE"),
+    "wait_for_warnings": (lifecycle, "WARNINGS_TIMEOUT"),
     "quick": (items, "QUICK"),
 }
 """The constants that a test may set: where each is. All but `crew` are in seconds."""

@@ -242,14 +242,14 @@ class Backlog:
                 self.behind.pop(call._task, None)
 
     def forget(self, call: Task) -> None:
-        """Count off a call that ends before its turn, if it is measured."""
+        """Count off a call that ends without running, if it is measured."""
         if call._known is not None:
             self.count(call, -1)
             self.untry(call)
 
     @cython.locals(known=Known)
     def untry(self, call: Task) -> None:
-        """Let another call be taken for short in place of one that ends before its turn."""
+        """Let another call be taken for short in place of one that ends without running."""
         known: Any = call._known
         if call._short:
             known.tried = False

@@ -184,8 +184,8 @@ class Mailbox:
         self.rings: int = 0
         self.come: int = 0
         self.rung: float = 0.0  # when a callback was first put there of those that have not come (monotonic seconds)
-        self.patience: float = 0.0  # seconds until a worker naps if the loop does not come; 0 if it is not waited for
-        self.crowd: int = BACKLOG * FEWEST  # so many results here, and the worker that brings the last one naps
+        self.nap_after: float = 0.0  # seconds that a worker waits for the loop to come before it naps; 0: for ever
+        self.nap_at: int = BACKLOG * FEWEST  # the worker that brings this many results naps
         self.portion: int = FEWEST  # results the next callback delivers: a `SLICE`, by what the last ones took
         self.delivered: int = 0  # those the last callback delivered; 0 if it was not one of the same batch
         self.spent: float = 0.0  # the loop's own processor time when that one began
@@ -202,16 +202,16 @@ class Mailbox:
 
     def post(self, call: LoopCall) -> None:
         """Leave a finished call, and wake the loop if no callback of the mailbox is on its way."""
-        late = 0.0 < self.patience < monotonic() - self.rung
+        late = 0.0 < self.nap_after < monotonic() - self.rung
         with self.mutex:
             self.arrived.append(call)
-            crowded = len(self.arrived) >= self.crowd
-            if crowded:
-                self.crowd += DELIVERED_AT_ONCE
+            many = len(self.arrived) >= self.nap_at
+            if many:
+                self.nap_at += DELIVERED_AT_ONCE
             if self.rings == self.come:
                 # Before `rings`, so that a thread that sees one sees the other.
                 self.rung = monotonic()
-                self.patience = KEPT_WAITING
+                self.nap_after = KEPT_WAITING
             # A signal handler's error may come in the place of a callback. One that was on its way when this call was
             # made, or does not come for long, may be lost: it is not relied on.
             rings = late or self.rings in (self.come, call._rings)
@@ -235,8 +235,8 @@ class Mailbox:
                 else:
                     raise
         if late:
-            self.patience *= 2.0
-        if (late or crowded) and GIL_ENABLED:
+            self.nap_after *= 2.0
+        if (late or many) and GIL_ENABLED:
             sleep(NAP)
 
     @cython.locals(call=LoopCall)
@@ -265,7 +265,7 @@ class Mailbox:
             return
         try:
             self.note(self.rung, monotonic())
-            self.patience = 0.0
+            self.nap_after = 0.0
             self.delivered = 0
             if self.arrived:
                 call = self.arrived.popleft()
@@ -281,7 +281,7 @@ class Mailbox:
         """
         if not self._comes(ring):
             return
-        self.patience = 0.0
+        self.nap_after = 0.0
         spent = thread_time()
         if self.delivered > 0:
             fit = self.delivered * SLICE / max(spent - self.spent, 1e-6)
@@ -323,12 +323,12 @@ class Mailbox:
     def _go_on(self) -> None:
         with self.mutex:
             self.due = len(self.arrived)
-            self.crowd = BACKLOG * self.portion
+            self.nap_at = BACKLOG * self.portion
             if not self.due:
                 self.come = self.rings
                 return
         self.rung = monotonic()
-        self.patience = KEPT_WAITING
+        self.nap_after = KEPT_WAITING
         try:
             self.again(self.deliver, self.rings)
         except BaseException:

@@ -406,7 +406,7 @@ class Pool:
     # How tasks end that wait, and lanes.
 
     def end(self, task: Task, code: int, late: bool) -> None:
-        """Under the mutex: count a task that ends before its turn, `late` or not, and let in the next of its lane."""
+        """Under the mutex: count a task that ends without running, expired if `late`; let in the next of its lane."""
         lane, line = task._lane, task._line
         if task._fn is None:
             # It was counted as it was handed back.

@@ -61,7 +61,7 @@ class Census:
         self._asleep: Asleep | None = None
         self._cpu = 0.0
         self._before: dict[int, float] = {}
-        self._patience = 0.0
+        self._blocked_after = 0.0
         self._sorted = -inf
         self._rest = 0.0
         self._tasks: dict[int, _Sight] = {}
@@ -113,7 +113,7 @@ class Census:
         if now - self._compared >= max(WINDOW, CLOCK_COST * self._clocks):
             self._compare(now, cpu, busy)
         places = [sight.place for sight in sights.values()]
-        still = [sight for sight in sights.values() if now - sight.since >= self._patience]
+        still = [sight for sight in sights.values() if now - sight.since >= self._blocked_after]
         in_locks = sum(sight.place is Place.LOCK for sight in still)
         in_doubt = places.count(Place.LOCK) - in_locks
         self._asleep = Asleep(len(places), places.count(Place.OUTSIDE), in_locks, in_doubt) if places else None
@@ -143,11 +143,11 @@ class Census:
         little = 0.0 if busy else LITTLE * elapsed
         self._compared, self._cpu, self._before = now, cpu, clocks
         if elapsed == inf:
-            self._patience = 0.0
+            self._blocked_after = 0.0
         elif own > max(OWN * total, little) or rest > max(MOST * total, little):
-            self._patience = inf
+            self._blocked_after = inf
         else:
-            self._patience = max(STILL, 1.2 * sys.getswitchinterval()) if others > MOST * elapsed else 0.0
+            self._blocked_after = max(STILL, 1.2 * sys.getswitchinterval()) if others > MOST * elapsed else 0.0
 
 
 def clocks_of(threads: Iterable[threading.Thread]) -> dict[int, float]:

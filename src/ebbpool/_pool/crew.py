@@ -27,7 +27,7 @@ from ebbpool._pool.running import described, running
 from ebbpool._pool.sizing import CREW, MEMORY, Sizing
 from ebbpool._pool.stats import Decisions
 from ebbpool._pool.threads import WorkerThread
-from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
+from ebbpool._pool.timekeeper import JOIN_TIMEOUT, Tick, timekeeper
 
 if TYPE_CHECKING:
     from ebbpool._pool.reports import RunningTask
@@ -246,12 +246,12 @@ class Crew:
         return f"; abandoned calls have threads: {told}" if names else ""
 
     def part(self, timeout: float | None) -> None:
-        """Have the timekeeper end if no pool needs it, and wait for that: `timeout` or `PATIENCE` seconds at most."""
+        """Have the timekeeper end if no pool needs it, and wait: `timeout` or `JOIN_TIMEOUT` seconds at most."""
         if here.worker is not None:
             # Not waited for here: the worker's own pool may need the timekeeper.
             timekeeper.consider()
         else:
-            timekeeper.dismiss(PATIENCE if timeout is None else min(timeout, PATIENCE))
+            timekeeper.dismiss(JOIN_TIMEOUT if timeout is None else min(timeout, JOIN_TIMEOUT))
 
     def running(self, stacks: bool) -> list[RunningTask]:
         """See `AdaptiveExecutor.running`."""
