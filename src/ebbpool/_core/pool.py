@@ -32,7 +32,7 @@ if not TYPE_CHECKING and cython.compiled:
 if not cython.compiled:
     # For compiled code pool_c.pxd declares these.
     from ebbpool._clock import monotonic
-    from ebbpool._core.backlog import Backlog
+    from ebbpool._core.backlog import SORTED, Backlog
     from ebbpool._core.known import Known
     from ebbpool._core.staff import Staff, Worker
     from ebbpool._core.task import LaneCore, Line, Tally, Task
@@ -63,7 +63,6 @@ if not cython.compiled:
 
 from ebbpool._core.staff import ALL
 
-TRIAL = 0.01  # seconds for which a short call may run before it is looked whether it has turned out long
 ROOM = 24  # nested calls that a step of the plain core needs at most, which may not be left half done
 
 
@@ -932,7 +931,7 @@ class Pool:
         for worker in staff.workers:
             known: Any = worker.known
             # One whose call was late has no such thing any more.
-            if worker.state == SHORT and known is not None and now - worker.begun >= TRIAL:
+            if worker.state == SHORT and known is not None and now - worker.begun >= SORTED:
                 within = staff.counts[LONG] < staff.short_room and staff.may_write_off(worker)
                 if within and not self.backlog.functions.is_short(known, now):
                     staff.become(worker, LONG)

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ebbpool._called import called_name
-from ebbpool._clock import monotonic
+from ebbpool._clock import HORIZON, monotonic
 from ebbpool._core.accel import LAGS, SPELL, SPELLS, Mailbox, survey
 from ebbpool._frames import stacks
 from ebbpool._pool.census import LITTLE, clocks_of
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ebbpool._pool.reports import LoopLag
 
 LOGGER = logging.getLogger("concurrent.futures")
-LEAST = 0.01  # least seconds between two looks for loops that are late
 
 
 _mailboxes: dict[int, tuple[threading.Thread, weakref.ref[Mailbox], Callable[[], bool]]] = {}
@@ -180,7 +179,7 @@ class LateLoops(Alarm):
             texts = [self._text(crew, thread, seconds, busiest, share) for thread, seconds in late]
             self._tell(functools.partial(LOGGER.warning, "%s", "\n".join(texts)))
         self._used = used
-        return max(self.limit - oldest, LEAST)
+        return max(self.limit - oldest, HORIZON)
 
     def _text(
         self, crew: Any, late: threading.Thread, seconds: float, busiest: threading.Thread | None, share: float

@@ -61,13 +61,7 @@ class Sizing:
     ) -> int:
         """Return how many workers to start now: no more than fit below the ceiling, and than are asked for.
 
-        Args:
-            seen: What the look has seen.
-            asleep: Which workers sleep; None if that was not asked for (`asks`), or is unknown.
-            refused: Whether the system would not start the last worker that was asked for.
-            min_workers: What the pool was given, as are the next two.
-            max_workers: The ceiling.
-            min_spare_workers: How many are to be idle.
+        It may be unknown who is `asleep`, or not asked for (`asks`). The system may have `refused` to start the last one.
         """
         self.tick = TICK
         self.settled = False
