@@ -71,7 +71,7 @@ class Census:
         """Count the workers of `pool` by what their tasks do, anew if it is time to; not those that count as blocked.
 
         One that has not run for `STILL` and waits for something is asleep, no matter who holds that: it takes no
-        processor from anybody. Who waits for a shorter time runs again before anything can follow from it.
+        processor from anybody. A shorter wait ends before anything can follow from it.
         """
         if now - self._sorted < self._rest:
             return self._in_hand

@@ -61,7 +61,7 @@ class Sizing:
     ) -> int:
         """Return how many workers to start now: no more than fit below the ceiling, and than are asked for.
 
-        It may be unknown who is `asleep`, or not asked for (`asks`). The system may have `refused` to start the last one.
+        It may be unknown who is `asleep`, or not asked for (`asks`). The system may have `refused` the last start.
         """
         self.tick = TICK
         self.settled = False
