@@ -155,7 +155,7 @@ def test_one_that_does_not_answer_is_waited_for_and_not_asked_again(
 
 
 def test_a_process_that_never_answers_is_given_up(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbpool._top.run.PATIENCE", 0.0)
+    monkeypatch.setattr("ebbpool._top.run.TIMEOUT", 0.0)
     monkeypatch.setattr("ebbpool._top.run.LATE", 0.0)
     with listening(path):
         told = top.fails(path, "--json")

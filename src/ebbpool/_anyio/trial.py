@@ -15,7 +15,7 @@ from ebbpool.executor import AdaptiveExecutor
 
 RunSync: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 """`run_sync` of one of the backends: `on_asyncio` or `on_trio`."""
-PATIENCE: Final = 30.0
+TIMEOUT: Final = 30.0
 """Seconds that a trial may take. It takes some milliseconds, unless it waits for something that does not come."""
 
 
@@ -26,10 +26,10 @@ def attempt(run_sync: RunSync, backend: str) -> None:
     pool = AdaptiveExecutor(1, "ebbpool-anyio-trial", daemon=daemon_threads())
     try:
         calls = partial(_calls, run_sync, pool, told)
-        pool.submit(partial(anyio.run, calls, backend=backend)).result(PATIENCE)
+        pool.submit(partial(anyio.run, calls, backend=backend)).result(TIMEOUT)
     finally:
         pool.shutdown(wait=False)
-    pool.shutdown(timeout=PATIENCE)
+    pool.shutdown(timeout=TIMEOUT)
     if len(told) != 2:
         raise RuntimeError("a call is not told that its task has been cancelled")
 
