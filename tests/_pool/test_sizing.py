@@ -183,16 +183,6 @@ def test_waits_for_most_of_the_last_workers_before_it_doubles_again_but_not_for_
     assert pause == pytest.approx(rules.MEMORY, abs=2 * TICK)
 
 
-def test_looks_come_quicker_while_workers_are_started_and_nothing_computes() -> None:
-    spell = Spell()
-    assert spell.sizing.tick == TICK
-    for changes, tick in (({}, rules.QUICK_TICK), ({"cpu": TICK}, TICK), ({"queued": 0}, TICK)):
-        for _ in range(20):
-            spell.look(IDLE, workers=5, **changes)
-        assert spell.sizing.tick == tick, changes
-    assert Spell().settle(HALF).sizing.tick == TICK
-
-
 # A processor in use is left to those who use it: processors + CREW workers that are not blocked.
 
 

@@ -12,6 +12,6 @@ from ebbpool._maps.map_run import STALE, MapRun
 from ebbpool._pool.admission import LENGTHY, RETRY, Admission, Overload
 from ebbpool._pool.census import Workers
 from ebbpool._pool.load import ONE, PUNCTUAL, QUEUE, TURN, WINDOW, Load
-from ebbpool._pool.sizing import ARRIVAL, CREW, MEMORY, QUICK_TICK, STALL, Asleep, Sizing
+from ebbpool._pool.sizing import ARRIVAL, CREW, MEMORY, STALL, Asleep, Sizing
 from ebbpool._pool.stats import KEPT, Decisions
 from ebbpool._pool.timekeeper import AFTER_ERROR, FIRE, NAME, Tick, Timekeeper

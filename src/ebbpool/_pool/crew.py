@@ -330,9 +330,7 @@ class Crew:
             if tick.now - self._stuck >= GIVE_UP:
                 self._stuck = inf
                 self.pool.give_up(self._refusal)
-        if allowed != ALL:
-            self._sizing.tick = TURN
-        return self._sizing.tick
+        return TICK if allowed == ALL else TURN
 
     def _note_moved(self, seen: Snapshot) -> None:
         if seen.moved is not None:

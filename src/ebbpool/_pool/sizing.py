@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ebbpool._clock import TICK
 from ebbpool._core.accel import Snapshot
 from ebbpool._pool.load import IDLE, TURN, Load
 
-QUICK_TICK: Final = 0.0005  # seconds between two looks while workers are started beside idle processors
 CREW: Final = 4  # workers beyond the processors that may run at a time: they bridge what blocks for a moment
 ARRIVAL: Final = 0.010  # seconds for which a worker that was started, and has taken no task yet, holds up others
 STALL: Final = 0.2  # seconds without a task taken until one more worker comes, and until a refused start is tried again
@@ -29,7 +27,6 @@ class Sizing:
 
     def __init__(self, load: Load) -> None:
         self._load = load
-        self.tick = TICK
         self._step = 1
         self._grown = 0.0  # when a worker was started last
         # Whether the next look should count the threads that are asleep; and whether the last decision was that the
@@ -39,7 +36,6 @@ class Sizing:
 
     def begin(self, rest: float) -> None:
         """Begin a time with waiting tasks, `rest` seconds after the last one ended."""
-        self.tick = TICK
         self._step = 1
         if rest > MEMORY:
             self._grown = self._load.now
@@ -61,9 +57,8 @@ class Sizing:
     ) -> int:
         """Return how many workers to start now: no more than fit below the ceiling, and than are asked for.
 
-        It may be unknown who is `asleep`, or not asked for (`asks`). The system may have `refused` the last start.
+        `asleep` is None if it is unknown, or was not asked for (`asks`); a start was `refused` if the system did so.
         """
-        self.tick = TICK
         self.settled = False
         self._cause = ""
         waiting = max(0, seen.queued - seen.idle - seen.starting)
@@ -127,9 +122,6 @@ class Sizing:
                 return 0
             self._cause = f"{running} of {present} workers are running"
             return limit - running if 2 * running < present else 1
-        if not in_use:
-            # The next doubling may come sooner.
-            self.tick = QUICK_TICK
         # None of the pool's workers uses the processors. Wait for those on their way before more are started.
         if seen.starting >= max(1, self._step // 4) and pause < ARRIVAL:
             return 0
