@@ -300,15 +300,17 @@ class Crew:
         if seen is None:
             self._ended = tick.now
             self._refusal = None
-            self._stuck = inf
             return None
         if seen.late:
             return 0.0
         cpus = available_cpus()
         self.pool.staff.many = cpus + CREW
         self._load.see(tick, cpus, seen.taken)
-        if seen.workers > seen.off or self._load.moved == tick.now:
+        helpless = self._refusal is not None and seen.workers <= seen.off and self._load.moved < tick.now
+        self._stuck = min(self._stuck, tick.now) if helpless else inf
+        if self._refusal is not None and tick.now - self._stuck >= GIVE_UP:
             self._stuck = inf
+            self.pool.give_up(self._refusal)
         allowed = self._admit(tick, seen)
         if seen.queued == 0 and not seen.spare:
             # Many run, or a task waits in its lane, and may not do so for ever.
@@ -325,11 +327,6 @@ class Crew:
             self._ended = tick.now
             return HORIZON if allowed == ALL else TURN
         self._grow(tick, seen, allowed)
-        if self._refusal is not None and seen.workers <= seen.off:
-            self._stuck = min(self._stuck, tick.now)
-            if tick.now - self._stuck >= GIVE_UP:
-                self._stuck = inf
-                self.pool.give_up(self._refusal)
         return TICK if allowed == ALL else TURN
 
     def _note_moved(self, seen: Snapshot) -> None:
