@@ -16,8 +16,8 @@ from ebbpool._core.accel import Pool, survey
 from ebbpool._pool.load import WINDOW
 from ebbpool._pool.sizing import Asleep
 
-COST: Final = 300e-6  # seconds between them for each thread that was looked up: twenty times what that takes
-CLOCK_COST: Final = 20e-6  # seconds between two comparisons for each thread: twenty times what reading its clock takes
+COST: Final = 300e-6  # seconds between two counts for each thread that was looked up: twenty times what that takes
+CLOCK_COST: Final = 20e-6  # the same for each thread whose clock was read
 STILL: Final = 0.006  # a thread that has not run for so many seconds does not wait for the GIL, or it would have woken
 LITTLE: Final = 0.1  # threads that use less of one processor do not compute, unless all processors are in use
 OWN: Final = 0.25  # if workers use more of the processor time, waits for locks do not count as blocked
@@ -105,7 +105,7 @@ class Census:
 
     def measure(self, now: float, cpu: float, threads: Iterable[threading.Thread], busy: bool) -> Asleep | None:
         """Return what the last count of the crew's `threads` has found, anew if it is time to; None if unknown."""
-        if now - self._counted < COST * self._looked_up:
+        if now - self._counted < max(CLOCK_COST * len(self._sights), COST * self._looked_up):
             return self._asleep
         self._counted = now
         self._looked_up = 0
