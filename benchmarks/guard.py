@@ -239,7 +239,7 @@ def counted(names: Collection[str]) -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     gc.disable()
     # The timekeeper would look at the pool more often the slower the machine is.
-    crew.CEILING_TICK = _FAR_SECONDS
+    crew.HORIZON = _FAR_SECONDS
     # Nor do results come in slices of time, or workers nap: how many, and how often, is the machine's.
     vars(sys.modules[LoopCall.__module__]).update(thread_time=float, sleep=float, KEPT_WAITING=_FAR_SECONDS)
     for name in names:

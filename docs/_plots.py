@@ -88,13 +88,13 @@ def admission() -> None:
         class Noted(type(admission)):  # type: ignore[misc]  # the class is private, and not known to mypy here
             __slots__ = ()
 
-            def decide(self, tick: Any, cpus: int, taken: int, count: Any) -> int:
+            def decide(self, count: Any) -> int:
                 workers = count()
                 running = workers.running + workers.long
                 seen.append((time.perf_counter() - began, running, workers.asleep, pool.stats().idle))
-                return int(super().decide(tick, cpus, taken, count))
+                return int(super().decide(count))
 
-        pool._crew._admission = Noted(admission._gil)
+        pool._crew._admission = Noted(pool._crew._load)
         flying = threading.Semaphore(IN_FLIGHT)
         starts = []
         for name, call in phases:

@@ -13,7 +13,7 @@ from support.common import HOME
 SOURCES = Path(HOME) / "ebbpool"
 PAGE = Path(__file__).parent.parent / "docs/incidents/warnings.md"
 LOGGING = {"warning", "error", "critical", "exception", "complain"}
-SPOKEN = {"why", "_at_limit", "_for_those_under_way", "_told", "_warn"}
+SPOKEN = {"why", "_at_limit", "_for_those_under_way", "_text", "_warn"}
 """Functions that return a part of what is logged, or of a reason."""
 
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not here")

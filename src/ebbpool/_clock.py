@@ -20,3 +20,8 @@ if _own is time:
     # PyPy has but one instance, and has undone there what a tool had replaced.
     _own.__dict__.update(_found)
     monotonic, perf_counter = partial(monotonic), partial(perf_counter)
+
+TICK = 0.001
+"""Seconds between two looks at a pool whose tasks wait, and which may have more workers;"""
+HORIZON = 0.01
+"""and at one which may not, or in which many workers run: the looks keep its clock right."""

@@ -43,9 +43,11 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
     It starts without threads. The first four parameters are the standard library's.
 
     Args:
-        max_workers: The most threads at a time; 256 if None. More than that are only: workers blocked on a future of
-            this same pool, so nested submits cannot deadlock; and, unless it is 1, those whose calls were abandoned, up
-            to as many again, and a sixteenth, at least one, for short calls (`short_first`).
+        max_workers: The most threads at a time that count; 256 if None. In all there are at most
+            ``2 * max_workers + max(1, max_workers // 16) + blocked + lent``, with 1 only ``1 + blocked + lent``. The
+            second `max_workers` are for calls that were abandoned, and a sixteenth for short ones (`short_first`).
+            Blocked are workers that wait for a future of this same pool, so nested submits cannot deadlock. Lent are
+            threads of sessions, of calls with a limiter of their own, and of calls from an event loop in a worker.
         thread_name_prefix: Threads are named ``prefix_0``, ``prefix_1``, ...; also the pool's `name`.
         initializer: Called with `initargs` in each thread before its first task. If it raises, the pool is broken.
         initargs: Arguments for `initializer`.
@@ -234,7 +236,7 @@ class AdaptiveExecutor(ExecutorBase, Methods, ThreadPoolExecutor):
             # A lane that has been collected is in use as long as tasks of it are queued or run.
             used = self._lane_cores.get(name)
             if used is not None and not used.closed and (name in self._lanes or used.admitted > 0):
-                raise ValueError(f"name must be a new one, not {name!r}: pool {self._crew.name!r} has such a lane")
+                raise ValueError(f"name={name!r} is already in use by another lane of pool {self._crew.name!r}")
             lane = self._lanes[name] = self._lane_type(self, name, limit, bool(first), -1.0 if wait == inf else wait)
             self._lane_cores[name] = lane.core
         return lane

@@ -23,7 +23,7 @@ from ebbpool.executor import AdaptiveExecutor
 __all__ = ["AdaptiveThreadWorker"]
 
 
-PATIENCE: Final = 5.0
+SILENCE: Final = 5.0
 """Seconds, beside those of ``--keep-alive``, after which a connection that says nothing is closed, as gthread does."""
 
 
@@ -52,7 +52,7 @@ class AdaptiveThreadWorker(ThreadWorker):
         """Have a request run, or refuse it, or wait for its beginning; called by gunicorn, in its loop."""
         if not (conn.initialized or getattr(conn, "data_ready", True)):
             conn.sock.setblocking(False)
-            conn.timeout = monotonic() + PATIENCE + self.cfg.keepalive
+            conn.timeout = monotonic() + SILENCE + self.cfg.keepalive
             self.pending_conns.append(conn)
             self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
             return

@@ -122,12 +122,12 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
 
     @property
     def _limits(self) -> RequestLimits:
-        patience = seconds("request_timeout", self.request_timeout)
+        timeout = seconds("request_timeout", self.request_timeout)
         return RequestLimits(
             header_timeout=seconds("header_timeout", self.header_timeout),
             body_timeout=seconds("body_timeout", self.body_timeout),
             idle_timeout=seconds("idle_timeout", self.idle_timeout),
-            request_timeout=None if patience == math.inf else patience,
+            request_timeout=None if timeout == math.inf else timeout,
             max_header_size=whole("max_header_size", self.max_header_size, 1),
             max_buffered_body=whole("max_buffered_body", self.max_buffered_body, 0),
             retry_after=whole("retry_after", self.retry_after, 0),
@@ -224,10 +224,10 @@ class AdaptivePoolHTTPServer(AdaptivePoolTCPServer, http.server.HTTPServer):
     def _refusal(self) -> bytes:
         return response(HTTPStatus.SERVICE_UNAVAILABLE, self._pause)
 
-    def _close_listener(self, patience: float | None) -> None:
+    def _close_listener(self, timeout: float | None) -> None:
         if self._loop.threads:
             self.shutdown()
-        super()._close_listener(patience)
+        super()._close_listener(timeout)
         if self._door is not None:
             # What has no handler yet is read to its end, and answered.
-            self._door.close(patience)
+            self._door.close(timeout)

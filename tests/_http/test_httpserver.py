@@ -351,8 +351,8 @@ def test_slow_clients_and_handlers_share_the_deadline(monkeypatch: pytest.Monkey
         monkeypatch.setattr(module, "monotonic", clock)
     with porter(shutdown_timeout=5) as keeper:
 
-        def close(patience: float | None) -> None:
-            granted.append(patience)
+        def close(timeout: float | None) -> None:
+            granted.append(timeout)
             clock.now += 4
 
         monkeypatch.setattr(keeper.door, "close", close)

@@ -129,7 +129,7 @@ def test_a_client_that_does_not_ask_or_does_not_read_holds_nobody_up(
     listening: monitor.Listener, asked: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter(["x" * 10_000_000] * asked.endswith(b"\n"))
-    monkeypatch.setattr(listener, "PATIENCE", A_MOMENT)
+    monkeypatch.setattr(listener, "TIMEOUT", A_MOMENT)
     monkeypatch.setattr(listener, "snapshot", lambda stacks: {"pools": next(answers, "next")})
     with Talk(listening.path) as silent:
         silent.socket.sendall(asked)
@@ -148,7 +148,7 @@ def test_an_accept_that_fails_is_tried_again(
             raise failures.pop()
         return accept(self)
 
-    monkeypatch.setattr(listener, "PATIENCE", 0.01)
+    monkeypatch.setattr(listener, "TIMEOUT", 0.01)
     monkeypatch.setattr(socket.socket, "accept", failing_once)
     with monitor.listen(path):
         assert "pools" in ask(path)
@@ -209,7 +209,7 @@ def test_the_other_end_is_checked(
 
 
 def test_closing_ends_the_thread_and_removes_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "PATIENCE", TIMEOUT)
+    monkeypatch.setattr(listener, "TIMEOUT", TIMEOUT)
     with no_thread_leaks(grace=0):
         listening = monitor.listen(path)
         assert "pools" in ask(path)

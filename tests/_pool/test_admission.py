@@ -26,22 +26,24 @@ class Spell:
     """Looks at a pool, a window apart, under an injected clock."""
 
     def __init__(self, gil: bool = True) -> None:
-        self.admission = rules.Admission(gil)
+        self.load = rules.Load(gil)
         self.now, self.cpu, self.taken = 1000.0, 50.0, 0
+        self.load.begin(rules.Tick(self.now, self.cpu, 0.0), self.taken)
+        self.admission = rules.Admission(self.load)
         self.workers = rules.Workers(0, 0, 0)
-        self.look()
 
     def look(self, used: float = 0.0, wait: float = 0.0, after: float = 0.0, taken: int = 1) -> int:
         """Let `after` seconds pass in which so many processors were `used`; this look has to `wait` for so long."""
         self.now += after
         self.cpu += used * after
         self.taken += taken
-        return self.admission.decide(rules.Tick(self.now, self.cpu, wait), CPUS, self.taken, lambda: self.workers)
+        self.load.see(rules.Tick(self.now, self.cpu, wait), CPUS, self.taken)
+        return self.admission.decide(lambda: self.workers)
 
-    def window(self, used: float = 0.0, wait: float = 0.0, times: int = 1) -> int:
+    def window(self, used: float = 0.0, wait: float = 0.0, times: int = 1, taken: int = 1) -> int:
         allowed = seams.ALL
-        for _ in range(times * rules.LOOKS):
-            allowed = self.look(used, wait, 1.01 * rules.WINDOW / rules.LOOKS)
+        for _ in range(times):
+            allowed = self.look(used, wait, 1.01 * rules.WINDOW, taken)
         return allowed
 
     def compute(self, running: int, long: int = 0, asleep: int = 0) -> None:
@@ -85,8 +87,8 @@ SENTENCES: dict[str, list[tuple[int, float, float, int, int]]] = {
         SHORT,
         (2, 0.7, QUEUED, 1, 2),
         (2, 0.7, QUEUED, 1, 3),
-        (2, 0.3, 0.0, 1, 6),
-        (2, 0.3, 0.0, 2, seams.ALL),
+        (2, 0.3, 0.0, 7, 10),
+        (2, 0.3, 0.0, 1, seams.ALL),
     ],
     "room on the processors lets more run where the GIL is free": [
         SHORT,
@@ -102,10 +104,10 @@ SENTENCES: dict[str, list[tuple[int, float, float, int, int]]] = {
     ],
     "what slept and now computes is not kept at as many": [
         SHORT,
-        (2, 0.1, 0.0, 5, seams.ALL),
+        (2, 0.1, 0.0, 10, seams.ALL),
         (8, 1.0, QUEUED, 1, 4),
     ],
-    "a GIL that is just busy enough changes nothing": [(4, 1.0, QUEUED, 1, 2), (4, 0.95, QUEUED, 5, 2)],
+    "a GIL that is just busy enough changes nothing": [(4, 1.0, QUEUED, 1, 2), (4, 1.0, 0.9 * rules.QUEUE, 5, 2)],
     "a GIL that looks wait for is not idle": [
         SHORT,
         (2, 0.7, 1.2 * rules.TURN, 5, 1),
@@ -123,12 +125,11 @@ def test_the_rule(spell: Spell, steps: list[tuple[int, float, float, int, int]])
         assert spell.window(used, wait, windows) == allowed
 
 
-def test_a_look_that_waited_for_a_whole_window_is_enough_and_shows_no_short_gil_where_there_is_none() -> None:
+def test_no_gil_is_short_where_there_is_none() -> None:
     for gil, allowed in ((True, 4), (False, seams.ALL)):
         spell = Spell(gil)
         spell.compute(8)
-        assert spell.look(used=1.0, wait=0.9 * rules.WINDOW, after=1.01 * rules.WINDOW) == seams.ALL
-        assert spell.look(used=1.0, wait=0.2 * rules.WINDOW) == allowed
+        assert spell.window(1.0, QUEUED) == allowed
 
 
 def test_those_that_sleep_or_run_for_long_do_not_count(spell: Spell) -> None:
@@ -142,7 +143,7 @@ def test_those_that_sleep_or_run_for_long_do_not_count(spell: Spell) -> None:
     spell.compute(1, long=30)
     assert spell.look(after=rules.STALL - 0.01, used=0.95, wait=QUEUED, taken=0) == CPUS + rules.CREW
     assert spell.look(after=0.02, used=0.95, wait=QUEUED, taken=0) == 31 + 1
-    assert spell.look(after=rules.STALL_PAUSE, used=0.95, wait=QUEUED, taken=0) == 31 + 2
+    assert spell.look(after=rules.STALL, used=0.95, wait=QUEUED, taken=0) == 31 + 2
     assert spell.look(taken=1) == CPUS + rules.CREW
     # What others compute keeps few of the pool's own back.
     spell.compute(0, asleep=3)
@@ -238,7 +239,7 @@ def test_what_is_held_back_does_not_count_as_room_in_a_bounded_queue() -> None:
 
 class OneAtATime(rules.Admission):
     def decide(self, *_: object) -> int:
-        self._short = "the GIL is"
+        self._gil = True
         self.quick = 1
         return 1
 
@@ -274,20 +275,20 @@ async def test_a_short_call_runs_beside_workers_that_are_held_back() -> None:
 
 
 def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool: AdaptiveExecutor) -> None:
-    seams.follow(pool, admission=OneAtATime(True))
+    seams.follow(pool, admission=OneAtATime(seams.load_of(pool)))
     with Gate() as first, Gate() as second:
         first.hold(pool, 3)
         for _ in range(3):
             pool.submit(second)
         seams.begin_looks(pool, 1000.0, 1.0)
-        seams.look_at(pool, 1000.1, 1.1)
+        seams.look_at(pool, 1000.1, 1.0)
         first.open()
         second.await_begun()
         eventually(lambda: pool.stats().idle == 2)
-        seams.look_at(pool, 1000.2, 1.2)
+        seams.look_at(pool, 1000.2, 1.0)
         assert second.nobody_begins()
         assert pool.stats().last_decision == "stayed at 3: 2 waiting, the GIL is the bottleneck: 1 may run at a time"
-        assert seams.look_at(pool, 1000.3, 1.3) == rules.HELD_TICK, "a look takes the GIL from those that compute"
+        assert seams.look_at(pool, 1000.3, 1.0) == rules.TURN, "a look takes the GIL from those that compute"
         pool.resize(max_queue=0)
         seams.look_at(pool, 1000.4, 1.4)
         assert seams.engine_of(pool).staff.allowed == seams.ALL, "its tasks must not wait"
@@ -296,9 +297,8 @@ def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool
 def test_others_have_the_gil_sooner_while_tasks_keep_it_and_are_held_back(spell: Spell) -> None:
     spell.compute(2)
     spell.window(1.0, QUEUED)
-    assert spell.admission.shorter_turns(), "one task for each look, each with 4 ms and more"
-    for _ in range(rules.LOOKS):
-        spell.look(1.0, QUEUED, 1.01 * rules.WINDOW / rules.LOOKS, taken=5)
+    assert spell.admission.shorter_turns(), "one task took more than a turn"
+    spell.window(1.0, QUEUED, taken=15)
     assert not spell.admission.shorter_turns(), "a task that ends gives the GIL to others anyway"
     spell.window(1.0, QUEUED)
     assert spell.admission.shorter_turns()
@@ -328,7 +328,7 @@ def keeping() -> Iterator[Callable[[], AdaptiveExecutor]]:
 
         def make() -> AdaptiveExecutor:
             pool = stack.enter_context(AdaptiveExecutor(1))
-            seams.follow(pool, admission=Keeping(True))
+            seams.follow(pool, admission=Keeping(seams.load_of(pool)))
             stack.enter_context(Gate()).hold(pool)
             pool.submit(int)
             seams.begin_looks(pool, 1000.0, 1.0)
@@ -347,7 +347,7 @@ def test_the_switch_interval_is_short_for_as_long_as_a_pool_is_held_back(
 ) -> None:
     first, second = keeping(), keeping()
     assert interval == [0.005]
-    assert seams.look_at(first, 1000.1, 1.1) == rules.CEILING_TICK, "looks that are less late would come more often"
+    assert seams.look_at(first, 1000.1, 1.1) == rules.HORIZON, "looks that are less late would come more often"
     seams.look_at(second, 1000.1, 1.1)
     seams.look_at(first, 1000.2, 1.2)
     assert interval == [0.005, intervals.SHORT]
@@ -355,7 +355,7 @@ def test_the_switch_interval_is_short_for_as_long_as_a_pool_is_held_back(
     assert seams.look_at(second, 1000.3, 1.3) is None
     assert interval == [0.005, intervals.SHORT]
     first.resize(max_queue=0)
-    seams.follow(first, admission=rules.Admission(True))
+    seams.follow(first, admission=rules.Admission(seams.load_of(first)))
     seams.look_at(first, 1000.4, 1.4)
     assert interval == [0.005, intervals.SHORT, 0.005]
 
@@ -364,7 +364,7 @@ def test_the_switch_interval_is_put_back_if_the_last_worker_leaves_before_the_ne
     interval: list[float],
 ) -> None:
     with seams.watched_by(seams.Nobody()), AdaptiveExecutor(1) as pool, Gate() as gate:
-        seams.follow(pool, admission=Keeping(True))
+        seams.follow(pool, admission=Keeping(seams.load_of(pool)))
         gate.hold(pool)
         pool.submit(int)
         seams.begin_looks(pool, 1000.0, 1.0)
@@ -382,7 +382,7 @@ def test_a_switch_interval_that_somebody_else_has_set_stays(
     keeping: Callable[[], AdaptiveExecutor], interval: list[float], others: float
 ) -> None:
     pool = keeping()
-    seams.look_at(pool, 1000.1, 1.1)
+    seams.look_at(pool, 1000.1, 1.0)
     sys.setswitchinterval(others)
     pool.shutdown(wait=False, cancel_futures=True)
     assert seams.look_at(pool, 1000.2, 1.2) is None
@@ -393,7 +393,7 @@ def test_a_switch_interval_that_somebody_else_has_set_stays(
 
 
 @pytest.fixture(autouse=True)
-def two_are_a_crowd() -> Iterator[None]:
+def two_are_many() -> Iterator[None]:
     with seams.setting(crew=2 - seams.processors()):
         yield
 
@@ -422,8 +422,8 @@ def test_many_that_run_are_looked_at_though_no_task_waits() -> None:
         gate.hold(pool)
         assert watch.call_count == 1, "it looks already"
         seams.begin_looks(pool, 1000.0, 1.0)
-        seams.follow(pool, admission=OneAtATime(True))
-        assert seams.look_at(pool, 1000.1, 1.2) == rules.CEILING_TICK
+        seams.follow(pool, admission=OneAtATime(seams.load_of(pool)))
+        assert seams.look_at(pool, 1000.1, 1.2) == rules.HORIZON
         pool.submit(gate)
         assert watch.call_count == 2, "once a task waits it is called all the same"
         assert seams.engine_of(pool).staff.allowed == 1
@@ -433,11 +433,9 @@ def test_many_that_sleep_are_left_alone() -> None:
     with watched(4) as (pool, watch), Gate() as gate:
         gate.hold(pool, 3)
         assert watch.call_count == 1
-        seams.follow(pool, admission=rules.Admission(True))
+        seams.follow(pool, admission=rules.Admission(seams.load_of(pool)))
         seams.begin_looks(pool, 1000.0, 1.0)
-        assert seams.look_at(pool, 1000.0 + rules.TICK, 1.0) == rules.CEILING_TICK
-        for number in range(1, rules.LOOKS):
-            assert seams.look_at(pool, 1000.0 + number * rules.WINDOW, 1.0) == rules.CEILING_TICK
+        assert seams.look_at(pool, 1000.0 + rules.TICK, 1.0) == rules.HORIZON
         assert seams.look_at(pool, 1000.1, 1.0) is None
         gate.hold(pool)
         assert watch.call_count == 2, "and looked at again when another one runs"
@@ -445,7 +443,7 @@ def test_many_that_sleep_are_left_alone() -> None:
 
 def test_what_was_found_out_is_kept_for_a_moment() -> None:
     with watched(2) as (pool, _):
-        seams.follow(pool, admission=OneAtATime(True))
+        seams.follow(pool, admission=OneAtATime(seams.load_of(pool)))
         with Gate() as gate:
             gate.hold(pool, 2)
             pool.submit(gate)
@@ -502,7 +500,15 @@ class Load:
         (Load(WORKERS, 10.0), [seams.ALL]),
         (Load(100, 0.5), [seams.ALL, 25, seams.ALL]),
     ],
-    ids=["few", "fewer, for those in more haste", "one", "all are in time", "quick", "for long", "they just take long"],
+    ids=[
+        "few",
+        "fewer, for a shorter max_wait",
+        "one",
+        "all are in time",
+        "quick",
+        "for long",
+        "they just take long",
+    ],
 )
 def test_where_tasks_wait_for_one_another_few_run(load: Load, seen: list[int]) -> None:
     load.go_on(30.0)

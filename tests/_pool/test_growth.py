@@ -10,7 +10,7 @@ import pytest
 from support import rules, seams
 from support.common import LONG, Gate, eventually, wait_for_idle
 from support.loops import given_up
-from support.rules import CREW, TICK, Asleep, Decisions, Sample, Sizing
+from support.rules import CREW, TICK, Asleep, Decisions, Load, Sizing, Snapshot, Tick
 
 from ebbpool import AdaptiveExecutor
 
@@ -18,33 +18,33 @@ from ebbpool import AdaptiveExecutor
 class Recorded(Sizing):
     """Notes what it is told, and never grows."""
 
-    def __init__(self) -> None:
+    def __init__(self, load: Load) -> None:
+        super().__init__(load)
         self.begun: list[float] = []
-        self.samples: list[Sample] = []
+        self.seen: list[tuple[Snapshot, Asleep | None]] = []
         self.most = 0
-        super().__init__()
-        self.begun.clear()
 
     def begin(self, rest: float) -> None:
         super().begin(rest)
         self.begun.append(rest)
 
-    def decide(self, sample: Sample, min_workers: int, max_workers: int, min_spare_workers: int) -> int:
-        self.samples.append(sample)
-        self.most = max_workers
+    def decide(self, seen: Snapshot, asleep: Asleep | None, refused: bool, least: int, most: int, spare: int) -> int:
+        self.seen.append((seen, asleep))
+        self.most = most
         return 0
 
 
 @pytest.fixture
-def told() -> Recorded:
-    return Recorded()
+def pool() -> Iterator[AdaptiveExecutor]:
+    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(4) as pool:
+        yield pool
 
 
 @pytest.fixture
-def pool(told: Recorded) -> Iterator[AdaptiveExecutor]:
-    with seams.watched_by(seams.Nobody()), AdaptiveExecutor(4) as pool:
-        seams.follow(pool, sizing=told)
-        yield pool
+def told(pool: AdaptiveExecutor) -> Recorded:
+    sizing = Recorded(seams.load_of(pool))
+    seams.follow(pool, sizing=sizing)
+    return sizing
 
 
 def test_the_first_look_is_compared_with_the_beginning_of_the_spell(pool: AdaptiveExecutor, told: Recorded) -> None:
@@ -58,9 +58,10 @@ def test_the_first_look_is_compared_with_the_beginning_of_the_spell(pool: Adapti
         gate.hold(pool)
         pool.submit(int)
         assert seams.look_at(pool, 1000.0 + TICK, cpu=5.5) == TICK
-        sample = told.samples[-1]
-        assert (sample.taken, sample.workers, sample.queued) == (3, 1, 1)
-        assert (sample.elapsed, sample.cpu) == pytest.approx((TICK, 0.5))
+        seen, _ = told.seen[-1]
+        assert (seen.workers, seen.queued) == (1, 1)
+        load = seams.load_of(pool)
+        assert (load.used, load.moved) == pytest.approx((0.5 / TICK, 1000.0 + TICK))
     assert told.begun == [float("inf")]
 
 
@@ -74,10 +75,9 @@ def test_the_beginning_of_a_spell_is_told_how_long_none_waited(pool: AdaptiveExe
     with Gate() as gate:
         gate.hold(pool)
         pool.submit(int)
-        assert seams.look_at(pool, 1002.0) == rules.CEILING_TICK
+        assert seams.look_at(pool, 1002.0) == rules.HORIZON
         pool.resize(max_workers=4)
-        seams.look_at(pool, 1002.0 + rules.CEILING_TICK)
-        assert told.samples[-1].elapsed == pytest.approx(TICK), "a look after the ceiling is not late"
+        seams.look_at(pool, 1002.0 + rules.HORIZON)
         seams.begin_looks(pool, 1002.0 + TICK)
     assert told.begun[-1] == pytest.approx(TICK)
 
@@ -90,7 +90,7 @@ def test_sleeping_workers_are_counted_only_when_asked_for(pool: AdaptiveExecutor
         for number, asks in enumerate((False, True, False), 1):
             told.asks = asks
             seams.look_at(pool, 1000.0 + 0.03 * number, cpu=0.01 * number)
-    first, second, third = (sample.asleep for sample in told.samples)
+    first, second, third = (asleep for _, asleep in told.seen)
     assert first is third is None
     assert (second is None) == (sys.platform != "linux")
     assert second is None or second.counted == 1
@@ -105,35 +105,29 @@ def test_threads_of_abandoned_calls_count_as_workers_that_may_sleep(pool: Adapti
         pool.submit(int)
         seams.begin_looks(pool, 1000.0)
         seams.look_at(pool, 1000.0 + TICK)
-        assert (told.samples[-1].workers, told.samples[-1].blocked, told.most) == (3, 0, 6)
+        seen, _ = told.seen[-1]
+        assert (seen.workers, seen.blocked, told.most) == (3, 0, 6)
 
 
 # What is kept of the reasons.
 
 
-def sample(**changes: object) -> Sample:
-    """Return a look at a pool of one worker, which tasks wait for, beside idle processors."""
-    usual = Sample(10, 0, 1, 0, 0, 0, TICK, 0.0, 0.0, 4)
-    return usual._replace(**changes)  # type: ignore[arg-type]  # the test knows the fields
-
-
 @pytest.mark.parametrize(
-    ("look", "text", "settled"),
+    ("workers", "used", "refused", "asleep", "text", "settled"),
     [
-        (sample(cpu=0.3 * 4 * TICK), "processors 30% used", False),
-        (sample(cpu=4 * TICK, workers=4 + CREW), f"processors 100% used, {4 + CREW} workers compute", True),
-        (sample(refused=True), "processors 0% used, the system refused to start a thread", False),
-        (
-            sample(cpu=2.4 * TICK, workers=3, elapsed=0.1, late=0.0, asleep=Asleep(3, 2, 0)),
-            "processors 1% used",
-            False,
-        ),
+        (1, 0.3, False, None, "processors 30% used", False),
+        (4 + CREW, 1.0, False, None, f"processors 100% used, {4 + CREW} workers compute", True),
+        (1, 0.0, True, None, "processors 0% used, the system refused to start a thread", False),
+        (3, 0.01, False, Asleep(3, 2, 0), "processors 1% used", False),
     ],
 )
-def test_the_reasons(look: Sample, text: str, settled: bool) -> None:
-    sizing = Sizing()
+def test_the_reasons(workers: int, used: float, refused: bool, asleep: Asleep | None, text: str, settled: bool) -> None:
+    load = Load(True)
+    sizing = Sizing(load)
+    load.begin(Tick(1000.0, 5.0, 0.0), 0)
     sizing.begin(1.0)
-    sizing.decide(look, 0, 100, 0)
+    load.see(Tick(1000.0 + TICK, 5.0 + used * 4 * TICK, 0.0), 4, 0)
+    sizing.decide(Snapshot(True, 10, 0, workers, 0, 0, 0, 0, 100, False, False, 0, False, None), asleep, refused, 0, 100, 0)
     assert sizing.why() == text
     assert sizing.settled == settled
 

@@ -7,18 +7,36 @@ import sys
 from itertools import cycle
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import rules
-from support.rules import CREW, TICK, Asleep, Sample, Sizing
+from support.rules import CREW, TICK, Asleep, Load, Sizing, Snapshot, Tick
 
 PAGE = Path(__file__).parents[2] / "docs/design/growth.md"
 Bounds = tuple[int, int, int]
 """What a pool was given: `min_workers`, `max_workers` and `min_spare_workers`."""
 BOUNDS: Bounds = (0, 200, 0)
+
+
+class Sample(NamedTuple):
+    """What one look at a pool sees; `taken`, `elapsed` and `cpu` since the one before."""
+
+    queued: int
+    taken: int
+    workers: int
+    starting: int
+    idle: int
+    blocked: int
+    elapsed: float
+    late: float
+    cpu: float
+    cpus: int
+    refused: bool = False
+    asleep: Asleep | None = None
+
 
 IDLE = Sample(queued=1000, taken=0, workers=1, starting=0, idle=0, blocked=0, elapsed=TICK, late=0.0, cpu=0.0, cpus=2)
 """On time, no processor in use, tasks wait."""
@@ -41,14 +59,31 @@ class Spell:
     """Looks at one pool, whose workers arrive before the next look."""
 
     def __init__(self, *bounds: int) -> None:
-        self.sizing = Sizing()
+        self.load = Load(gil=True)
+        self.sizing = Sizing(self.load)
         self.bounds = bounds or BOUNDS
-        self.time = 0.0
+        self.tick, self.taken = Tick(1000.0, 50.0, 0.0), 0
+        self.begin(inf)
+
+    @property
+    def time(self) -> float:
+        return self.tick.now
+
+    def begin(self, rest: float) -> None:
+        """Begin a time with waiting tasks, so long after the last one."""
+        self.load.begin(self.tick, self.taken)
+        if rest > rules.MEMORY:
+            self.load.rest()
+        self.sizing.begin(rest)
 
     def look(self, sample: Sample, **changes: Any) -> int:
-        sample = sample._replace(**changes)
-        self.time += sample.elapsed
-        return self.sizing.decide(sample, *self.bounds)
+        seen = sample._replace(**changes)
+        self.tick = Tick(self.tick.now + seen.elapsed, self.tick.cpu + seen.cpu, seen.late)
+        self.taken += seen.taken
+        self.load.see(self.tick, seen.cpus, self.taken)
+        counts = seen.queued, self.taken, seen.workers, seen.starting, seen.idle, seen.blocked, seen.blocked
+        snapshot = Snapshot(True, *counts, self.bounds[1], False, False, 0, False, None)
+        return self.sizing.decide(snapshot, seen.asleep, seen.refused, *self.bounds)
 
     def settle(self, sample: Sample) -> Spell:
         """Look for so long that nothing else is remembered; tasks are taken, and none waits."""
@@ -77,7 +112,7 @@ class Spell:
 @pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not here")
 def test_the_page_has_the_figures() -> None:
     """What they ought to be is said there, and what follows from them below."""
-    figures = vars(sys.modules[Sizing.__module__])
+    figures = {**vars(sys.modules[Load.__module__]), **vars(sys.modules[Sizing.__module__])}
     told: dict[str, str] = {}
     for names, values in re.findall(r"^\| (`[A-Z].*?) \| (.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
         told |= zip(re.findall(r"\w+", names), values.split(", "), strict=True)
@@ -95,7 +130,7 @@ def test_the_page_has_the_figures() -> None:
 def test_doubles_from_look_to_look_and_begins_anew_in_each_spell(rest: float) -> None:
     spell = Spell()
     assert spell.grow(6) == [1, 2, 4, 8, 16, 32]
-    spell.sizing.begin(rest)
+    spell.begin(rest)
     assert spell.look(IDLE, workers=64) == 1
 
 
@@ -148,27 +183,6 @@ def test_waits_for_most_of_the_last_workers_before_it_doubles_again_but_not_for_
     assert pause == pytest.approx(rules.MEMORY, abs=2 * TICK)
 
 
-def test_starting_threads_is_not_mistaken_for_a_processor_in_use() -> None:
-    spell = Spell()
-    spell.grow(7)
-    cost = 64 * rules.START_COST
-    assert spell.look(IDLE, workers=128, taken=64, elapsed=TICK + cost, cpu=cost) == 72
-    spell = Spell()
-    spell.grow(4)
-    spell.look(IDLE, workers=16, elapsed=10 * TICK, cpu=20 * TICK)
-    assert spell.sizing.busy, "that is more than the start of threads takes"
-
-
-def test_looks_come_quicker_while_workers_are_started_and_nothing_computes() -> None:
-    spell = Spell()
-    assert spell.sizing.tick == TICK
-    for changes, tick in (({}, rules.QUICK_TICK), ({"cpu": 16 * TICK, "cpus": 64}, TICK), ({"queued": 0}, TICK)):
-        for _ in range(20):
-            spell.look(IDLE, workers=5, **changes)
-        assert spell.sizing.tick == tick, changes
-    assert Spell().settle(HALF).sizing.tick == TICK
-
-
 # A processor in use is left to those who use it: processors + CREW workers that are not blocked.
 
 
@@ -178,7 +192,7 @@ def test_workers_beside_a_processor_in_use(sample: Sample) -> None:
     spell = Spell().settle(sample)
     for workers in range(1, LIMIT):
         pause = spell.until_growth(sample, workers=workers, asleep=awake(workers), taken=1)
-        assert pause < rules.PAUSE + sample.elapsed + TICK or workers == 1
+        assert pause < rules.TURN + sample.elapsed + TICK or workers == 1
     for _ in range(1000):
         assert not spell.look(sample, workers=LIMIT, asleep=awake(LIMIT), taken=1)
     # The places of those that are blocked are filled at once.
@@ -186,7 +200,7 @@ def test_workers_beside_a_processor_in_use(sample: Sample) -> None:
     asleep = Asleep(20, outside=18, in_locks=0)
     assert spell.look(sample, workers=20, asleep=asleep) == LIMIT - 2
     assert spell.look(sample, workers=20, asleep=asleep) == 0 or sample is LATE
-    # If all are blocked, the pool doubles whoever computes.
+    # If all are blocked, the pool doubles whatever computes.
     spell = Spell().settle(sample)
     grown = [spell.look(sample, workers=5 + n, asleep=Asleep(5 + n, outside=5, in_locks=n)) for n in range(4)]
     assert grown == [1, 2, 4, 8]
@@ -208,20 +222,20 @@ def test_the_limit_holds_beside_idle_processors_that_others_may_use() -> None:
 
 def test_beside_idle_processors_those_that_wait_for_locks_get_company_all_the_same() -> None:
     spell = Spell()
-    crowd = Asleep(LIMIT + 5, outside=0, in_locks=0, in_doubt=LIMIT + 4)
-    gaps = [spell.until_growth(IDLE, workers=LIMIT + 5, taken=1, asleep=crowd) for _ in range(5)]
-    assert gaps[1:] == pytest.approx([rules.PAUSE] * 4, abs=TICK)
+    doubtful = Asleep(LIMIT + 5, outside=0, in_locks=0, in_doubt=LIMIT + 4)
+    gaps = [spell.until_growth(IDLE, workers=LIMIT + 5, taken=1, asleep=doubtful) for _ in range(5)]
+    assert gaps[1:] == pytest.approx([rules.TURN] * 4, abs=TICK)
     spell.settle(FULL)
     for _ in range(500):
-        assert not spell.look(FULL, workers=LIMIT + 5, taken=1, asleep=crowd)
+        assert not spell.look(FULL, workers=LIMIT + 5, taken=1, asleep=doubtful)
 
 
 @pytest.mark.parametrize(
     ("sample", "pause"),
-    [(FULL, rules.STALL_PAUSE), (LATE, rules.STALL_PAUSE), (IDLE, rules.PAUSE)],
+    [(FULL, rules.STALL), (LATE, rules.STALL), (IDLE, rules.TURN)],
     ids=["full", "late", "idle"],
 )
-def test_a_crowd_gets_another_worker_only_if_nothing_at_all_is_taken(sample: Sample, pause: float) -> None:
+def test_enough_that_run_get_another_worker_only_if_nothing_at_all_is_taken(sample: Sample, pause: float) -> None:
     spell = Spell().settle(sample)
     workers = LIMIT + 3
     gaps = [spell.until_growth(sample, workers=workers + n, asleep=awake(workers + n)) for n in range(4)]
@@ -234,11 +248,11 @@ def test_a_crowd_gets_another_worker_only_if_nothing_at_all_is_taken(sample: Sam
 def test_where_the_platform_does_not_tell_who_is_blocked() -> None:
     spell = Spell().settle(HALF)
     pauses = [spell.until_growth(HALF, workers=n, taken=1) for n in range(5, 30)]
-    assert pauses[1:] == pytest.approx([rules.PAUSE] * 24, abs=TICK), "one worker a pause"
+    assert pauses[1:] == pytest.approx([rules.TURN] * 24, abs=TICK), "one worker a pause"
     for sample in FULL, LATE:
         # Every worker counts as running.
         spell = Spell().settle(sample)
-        assert spell.until_growth(sample, workers=LIMIT - 1, taken=1) <= rules.PAUSE + sample.elapsed
+        assert spell.until_growth(sample, workers=LIMIT - 1, taken=1) <= rules.TURN + sample.elapsed
         for _ in range(1000):
             assert not spell.look(sample, workers=LIMIT, taken=1)
         assert spell.until_growth(sample, workers=LIMIT) == pytest.approx(rules.STALL, abs=sample.elapsed)
@@ -247,17 +261,17 @@ def test_where_the_platform_does_not_tell_who_is_blocked() -> None:
 # How it is told that a processor is busy.
 
 
-def test_a_busy_processor_stays_busy_until_a_good_part_of_it_is_unused() -> None:
-    spell = Spell().settle(FULL)
+def test_what_is_short_stays_so_until_looks_are_punctual() -> None:
+    spell = Spell().settle(LATE)
     for _ in range(100):
-        assert not spell.look(HALF, workers=LIMIT, cpu=1.3 * TICK, taken=1)
+        assert not spell.look(HALF, workers=LIMIT, late=1.2 * rules.PUNCTUAL, taken=1)
     assert spell.until_growth(HALF, workers=LIMIT, taken=1) < 3 * rules.WINDOW
 
 
 @pytest.mark.parametrize(("rest", "grown"), [(0.5 * rules.MEMORY, 0), (1.5 * rules.MEMORY, 1)])
 def test_a_spell_soon_after_another_goes_on_with_what_was_learnt(rest: float, grown: int) -> None:
     spell = Spell().settle(FULL)
-    spell.sizing.begin(rest)
+    spell.begin(rest)
     assert spell.look(IDLE, workers=LIMIT, taken=1) == grown
 
 
@@ -290,7 +304,7 @@ samples = st.builds(
 all_bounds = st.tuples(counts, counts, counts).map(lambda n: (min(n[0], n[1]), max(n[0], n[1], 1), n[2]))
 
 
-def crowds(sample: Sample, workers: int, growing: bool, looks: int) -> list[Sample]:
+def many(sample: Sample, workers: int, growing: bool, looks: int) -> list[Sample]:
     return [sample._replace(workers=workers + number * growing) for number in range(looks)]
 
 
@@ -298,7 +312,7 @@ spells = st.lists(
     st.one_of(
         samples.map(lambda sample: [sample]),
         st.builds(
-            crowds,
+            many,
             st.sampled_from([IDLE, FLOWING, HALF, LATE, FULL]),
             st.integers(1, 100),
             st.booleans(),
@@ -312,9 +326,10 @@ spells = st.lists(
 
 @given(spells, st.lists(all_bounds, min_size=1))
 def test_bounds_hold_whatever_the_looks_see(looks: list[Sample], resized: list[Bounds]) -> None:
-    sizing = Sizing()
-    for sample, (least, most, spares) in zip(looks, cycle(resized), strict=False):
-        started = sizing.decide(sample, least, most, spares)
+    spell = Spell()
+    for sample, spell.bounds in zip(looks, cycle(resized), strict=False):
+        least, most, spares = spell.bounds
+        started = spell.look(sample)
         assert started >= 0
         assert sample.workers + started <= max(sample.workers, most + sample.blocked)
         waiting = sample.queued - sample.idle - sample.starting
@@ -325,21 +340,22 @@ def test_bounds_hold_whatever_the_looks_see(looks: list[Sample], resized: list[B
 
 @given(spells, spells, all_bounds)
 def test_nothing_survives_the_end_of_waiting(before: list[Sample], after: list[Sample], bounds: Bounds) -> None:
-    used, fresh = Sizing(), Sizing()
+    used, fresh = Spell(*bounds), Spell(*bounds)
     for sample in before:
-        used.decide(sample, *bounds)
-    for sizing in (used, fresh):
-        sizing.begin(inf)
-    assert [used.decide(sample, *bounds) for sample in after] == [fresh.decide(sample, *bounds) for sample in after]
+        used.look(sample)
+    fresh.tick, fresh.taken = used.tick, used.taken
+    for spell in (used, fresh):
+        spell.begin(inf)
+    assert [used.look(sample) for sample in after] == [fresh.look(sample) for sample in after]
 
 
 @given(spells, samples, st.integers(1, 100))
 def test_growth_never_stops_while_nothing_is_taken_below_the_ceiling(
     before: list[Sample], sample: Sample, waiting: int
 ) -> None:
-    sizing = Sizing()
+    spell = Spell()
     for past in before:
-        sizing.decide(past, *BOUNDS)
+        spell.look(past)
     workers = min(sample.workers, BOUNDS[1] - 1)
     stuck = sample._replace(
         queued=sample.idle + sample.starting + waiting,
@@ -349,5 +365,5 @@ def test_growth_never_stops_while_nothing_is_taken_below_the_ceiling(
         # The next count comes, and counts everybody.
         asleep=sample.asleep and sample.asleep._replace(counted=workers),
     )
-    looks = 2 + round((rules.STALL + rules.STALL_PAUSE) / stuck.elapsed)
-    assert any(sizing.decide(stuck, *BOUNDS) for _ in range(looks))
+    looks = 2 + round(2 * rules.STALL / stuck.elapsed)
+    assert any(spell.look(stuck) for _ in range(looks))

@@ -351,7 +351,7 @@ def test_a_server_on_the_pool_says_which_handlers_it_could_not_finish(tmp_path: 
     from ebbpool.socketserver import AdaptivePoolTCPServer
 
     # What is left of the thirty seconds is there for its last words.
-    tune(PATIENCE=0.01)
+    tune(SHUTDOWN_SHARE=0.01)
 
     def serve(child):
         child.serve(AdaptivePoolTCPServer.from_socket(child.listener, Handler))

@@ -64,10 +64,10 @@ def test_a_base_behind_the_mix_in_accepts_in_its_own_way() -> None:
     assert "accepted" in calls
 
 
-def test_the_loop_naps_after_a_crowd_and_rarely_while_one_client_connects_again_and_again() -> None:
+def test_the_loop_naps_after_a_burst_and_rarely_while_one_client_connects_again_and_again() -> None:
     door = doors.Door(None, mock.Mock())
-    assert [door.naps_after(doors.CROWD) for _ in range(3)] == [True] * 3
-    assert [door.naps_after(doors.CROWD - 1) for _ in range(3 * doors.LOOKS)].count(True) == 3
+    assert [door.naps_after(doors.BURST) for _ in range(3)] == [True] * 3
+    assert [door.naps_after(doors.BURST - 1) for _ in range(3 * doors.LOOKS)].count(True) == 3
 
 
 def test_a_client_that_resets_before_it_is_accepted_holds_nobody() -> None:

@@ -185,7 +185,7 @@ def test_a_process_that_does_not_answer_at_once_is_waited_for_and_not_asked_agai
 
 
 def test_a_process_that_never_answers_is_given_up(path: str, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "PATIENCE", 0.0)
+    monkeypatch.setattr(run, "TIMEOUT", 0.0)
     monkeypatch.setattr(run, "LATE", 0.0)
     with listening(path):
         told = top.fails(path, "--json")

@@ -22,7 +22,7 @@ MUTANTS = [
         "the timekeeper ends without a last look",
         "timekeepers_end_against_delay",
         TIMEKEEPER,
-        "if self._alarms.arrived() or self._calls or self._callers:",
+        "if self._alarms.arrived() or self._calls or self._start_requests:",
         "if False:",
     ),
     Mutant(

@@ -46,9 +46,9 @@ SETTINGS: dict[str, tuple[ModuleType, str]] = {
     "crew": (crew, "CREW"),
     "keep_alive": (executor_base, "KEEP_ALIVE"),
     "give_up": (crew, "GIVE_UP"),
-    "wait_for_timekeeper": (crew, "PATIENCE"),
+    "wait_for_timekeeper": (crew, "JOIN_TIMEOUT"),
     "overtaken": (importlib.import_module(accel.Pool.__module__.replace("_core.pool", "_core.backlog")), "OVERTAKEN"),
-    "wait_for_warnings": (lifecycle, "PATIENCE"),
+    "wait_for_warnings": (lifecycle, "WARNINGS_TIMEOUT"),
     "quick": (items, "QUICK"),
 }
 """The constants that a test may set: where each is. All but `crew` are in seconds."""
@@ -331,6 +331,11 @@ def follow(pool: Any, **rules: Any) -> None:
 def no_loops() -> AbstractContextManager[object]:
     """Have pools know of no loops that were there before."""
     return mock.patch.object(late, "_mailboxes", {})
+
+
+def load_of(pool: Any) -> Any:
+    """Return what the looks at a pool have seen of the process."""
+    return pool._crew._load
 
 
 def processors() -> int:

@@ -13,7 +13,7 @@ import anyio.lowlevel
 from ebbpool._interpreter import daemon_threads
 from ebbpool.executor import AdaptiveExecutor
 
-PATIENCE: Final = 30.0
+TIMEOUT: Final = 30.0
 """Seconds that a trial may take. It takes some milliseconds, unless it waits for something that does not come."""
 
 
@@ -27,10 +27,10 @@ def attempt(way: Any, backend: str) -> None:
     pool = AdaptiveExecutor(1, "ebbpool-anyio-trial", daemon=daemon_threads())
     try:
         calls = partial(_calls, way, pool, told)
-        pool.submit(partial(anyio.run, calls, backend=backend)).result(PATIENCE)
+        pool.submit(partial(anyio.run, calls, backend=backend)).result(TIMEOUT)
     finally:
         pool.shutdown(wait=False)
-    pool.shutdown(timeout=PATIENCE)
+    pool.shutdown(timeout=TIMEOUT)
     if len(told) != 2:
         raise RuntimeError("a call is not told that its task has been cancelled")
 

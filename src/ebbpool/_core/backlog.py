@@ -13,7 +13,7 @@ if not TYPE_CHECKING and cython.compiled:
 if not cython.compiled:
     # For compiled code backlog_c.pxd declares these.
     from ebbpool._core.known import Functions, Known
-    from ebbpool._core.task import Line, Task
+    from ebbpool._core.task import COMPACT, Line, Task
     from ebbpool._core.uncompiled import PENDING, hold_collector, let_collector
 
 OVERTAKEN = 0.1  # seconds for which tasks that go first may hold up the others; then the two kinds take turns
@@ -23,7 +23,6 @@ STALE = 0.1  # the queue is stale while its oldest task has waited for longer th
 STANDING = 0.1  # the newest tasks go first once every look for so many seconds has found the queue stale
 TURN = 8  # while the newest go first, one old task that may wait for longer is taken after so many others
 BEYOND = 0.05  # seconds beyond `max_wait` from which it is one
-COMPACT = 64  # times of tasks that wait no more are thrown out once they are so many, and half of all
 LATE = 256  # late tasks that one look finds at most
 
 
@@ -248,14 +247,14 @@ class Backlog:
                 self.not_short.pop(call._task, None)
 
     def forget(self, call: Task) -> None:
-        """Count off a call that ends before its turn, if it is measured."""
+        """Count off a call that ends without running, if it is measured."""
         if call._known is not None:
             self.count(call, -1)
             self.untry(call)
 
     @cython.locals(known=Known)
     def untry(self, call: Task) -> None:
-        """Let another call be taken for short in place of one that ends before its turn."""
+        """Let another call be taken for short in place of one that ends without running."""
         known: Any = call._known
         if call._short:
             known.tried = False

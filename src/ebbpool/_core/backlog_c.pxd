@@ -2,9 +2,9 @@
 cimport cython
 from ebbpool._core.known_c cimport Functions, Known
 from ebbpool._core.native_c cimport PENDING, hold_collector, let_collector
-from ebbpool._core.task_c cimport LaneCore, Line, Task
+from ebbpool._core.task_c cimport COMPACT, LaneCore, Line, Task
 
-cdef Py_ssize_t COMPACT, LATE
+cdef Py_ssize_t LATE
 cdef double BEYOND, LOOK, SORTED, STALE, STANDING
 
 cpdef double _age(Task task) except? -1

@@ -17,9 +17,10 @@ if not TYPE_CHECKING and cython.compiled:
     import cython
 if not cython.compiled:
     # For compiled code executor_core_c.pxd declares these.
+    from ebbpool._clock import HORIZON
     from ebbpool._core.future import _EMPTY, _NOBODY, FutureCore, _bare, _Future
     from ebbpool._core.loop_calls import LoopCall, Mailbox
-    from ebbpool._core.pool import HORIZON, Pool
+    from ebbpool._core.pool import Pool
     from ebbpool._core.staff import Staff
     from ebbpool._core.task import LaneCore, Line
     from ebbpool._core.uncompiled import COMING, PENDING, blank, breathe, has_code, identity

@@ -183,8 +183,8 @@ class Mailbox:
         self.rings: int = 0
         self.come: int = 0
         self.rung: float = 0.0  # when a callback was first put there of those that have not come (monotonic seconds)
-        self.patience: float = 0.0  # seconds until a worker naps if the loop does not come; 0 if it is not waited for
-        self.crowd: int = BACKLOG * FEWEST  # so many results here, and the worker that brings the last one naps
+        self.nap_after: float = 0.0  # seconds that a worker waits for the loop to come before it naps; 0: for ever
+        self.nap_at: int = BACKLOG * FEWEST  # the worker that brings this many results naps
         self.portion: int = FEWEST  # results the next callback delivers: a `SLICE`, by what the last ones took
         self.delivered: int = 0  # those the last callback delivered; 0 if it was not one of the same batch
         self.spent: float = 0.0  # the loop's own processor time when that one began
@@ -202,17 +202,17 @@ class Mailbox:
     def post(self, call: LoopCall) -> None:
         """Leave a finished call, and wake the loop if no callback of the mailbox is on its way."""
         with self.mutex:
-            late = 0.0 < self.patience < monotonic() - self.rung
+            late = 0.0 < self.nap_after < monotonic() - self.rung
             if late:
-                self.patience *= 2.0
+                self.nap_after *= 2.0
             self.arrived.append(call)
-            crowded = len(self.arrived) >= self.crowd
-            if crowded:
-                self.crowd += DELIVERED_AT_ONCE
+            many = len(self.arrived) >= self.nap_at
+            if many:
+                self.nap_at += DELIVERED_AT_ONCE
             if self.rings == self.come:
                 # Before `rings`, so that a thread that sees one sees the other.
                 self.rung = monotonic()
-                self.patience = KEPT_WAITING
+                self.nap_after = KEPT_WAITING
             # A signal handler's error may come in the place of a callback. One that was on its way when this call was
             # made, or does not come for long, may be lost: it is not relied on.
             rings = late or self.rings in (self.come, call._rings)
@@ -236,7 +236,7 @@ class Mailbox:
                         LOGGER.exception("%d results could not be delivered", len(lost))
                 else:
                     raise
-        if (late or crowded) and GIL_ENABLED:
+        if (late or many) and GIL_ENABLED:
             sleep(NAP)
 
     @cython.locals(call=LoopCall)
@@ -256,7 +256,7 @@ class Mailbox:
                 self.come = self.rings
                 # That of the callback that this one will put on the loop.
                 self.rings += 1
-                self.patience = 0.0
+                self.nap_after = 0.0
         return first
 
     @cython.locals(call=LoopCall)
@@ -322,12 +322,12 @@ class Mailbox:
     def _go_on(self) -> None:
         with self.mutex:
             self.due = len(self.arrived)
-            self.crowd = BACKLOG * self.portion
+            self.nap_at = BACKLOG * self.portion
             if not self.due:
                 self.come = self.rings
                 return
             self.rung = monotonic()
-            self.patience = KEPT_WAITING
+            self.nap_after = KEPT_WAITING
             ring = self.rings
         try:
             self.again(self.deliver, ring)

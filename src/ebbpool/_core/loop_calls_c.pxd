@@ -36,11 +36,11 @@ cdef class Mailbox:
     cdef public object lane
     cdef readonly shared_count rings, come
     cdef readonly shared_double rung, turn
-    cdef double stint_begun, stint_spent, patience, spent, longest
-    cdef Py_ssize_t crowd, due, portion, delivered, first
+    cdef double stint_begun, stint_spent, nap_after, spent, longest
+    cdef Py_ssize_t nap_at, due, portion, delivered, first
     cdef readonly shared_size spell
 
-    @cython.locals(late=bint, crowded=bint, rings=bint, ring="long long")
+    @cython.locals(late=bint, many=bint, rings=bint, ring="long long")
     cpdef post(self, LoopCall call)
     cdef bint _comes(self, long long ring) except -1
     @cython.locals(lag=double, bucket=Py_ssize_t)

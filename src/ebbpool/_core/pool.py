@@ -24,6 +24,7 @@ from concurrent.futures._base import LOGGER
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ebbpool._clock import HORIZON, TICK
 from ebbpool._core import uncompiled as cython
 from ebbpool._core.latch import LockType, allocate_lock
 from ebbpool._core.scope import Scope
@@ -34,7 +35,7 @@ if not TYPE_CHECKING and cython.compiled:
 if not cython.compiled:
     # For compiled code pool_c.pxd declares these.
     from ebbpool._clock import monotonic
-    from ebbpool._core.backlog import Backlog
+    from ebbpool._core.backlog import SORTED, Backlog
     from ebbpool._core.known import Known
     from ebbpool._core.staff import Staff, Worker
     from ebbpool._core.task import LaneCore, Line, Tally, Task
@@ -65,9 +66,6 @@ if not cython.compiled:
 
 from ebbpool._core.staff import ALL
 
-TICK = 0.001  # seconds until the timekeeper looks while tasks wait and there may be more workers
-HORIZON = 0.01  # the same while there may not
-TRIAL = 0.01  # seconds for which a short call may run before it is looked whether it has turned out long
 AGAIN = 0.2  # seconds until a start beyond the ceiling that was refused is tried again
 ROOM = 24  # nested calls that a step of the plain core needs at most, which may not be left half done
 
@@ -418,7 +416,7 @@ class Pool:
     # How tasks end that wait, and lanes.
 
     def end(self, task: Task, code: int, late: bool) -> None:
-        """Under the mutex: count a task that has ended before its turn, `late` or not, and let in the next of its lane.
+        """Under the mutex: count a task that ended without running, expired if `late`; let in the next of its lane.
 
         Its state is set, and it is among the dead of its line. In the plain core there has to be room on the stack.
         """
@@ -962,7 +960,7 @@ class Pool:
         for worker in staff.workers:
             known: Any = worker.known
             # One whose call was late has no such thing any more.
-            if worker.state == SHORT and known is not None and now - worker.begun >= TRIAL:
+            if worker.state == SHORT and known is not None and now - worker.begun >= SORTED:
                 within = staff.counts[LONG] < staff.short_room and staff.may_write_off(worker)
                 if within and not self.backlog.functions.is_short(known, now):
                     staff.become(worker, LONG)

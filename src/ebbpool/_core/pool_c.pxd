@@ -1,7 +1,7 @@
 # C types for pool.py, which Cython compiles as ebbpool._core.pool_c.
 cimport cython
 from cpython.time cimport monotonic
-from ebbpool._core.backlog_c cimport Backlog
+from ebbpool._core.backlog_c cimport SORTED, Backlog
 from ebbpool._core.known_c cimport Known
 from ebbpool._core.native_c cimport (
     AHEAD, BLOCKED, CANCELLED, COMING, FINISHED, GONE, LEFT, LENT, LONG, LOOK, NOTIFIED, PARKED, PENDING, RUNNING,
@@ -36,7 +36,7 @@ cdef extern from *:
 
 cdef class Pool
 cdef Pool _ORPHANS
-cdef double AGAIN, HORIZON, TICK, TRIAL
+cdef double AGAIN, HORIZON, TICK
 cdef Py_ssize_t ROOM
 
 @cython.locals(current=Task)

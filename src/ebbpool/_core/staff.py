@@ -82,7 +82,7 @@ class Staff:
         self.short_first: bool = True
         self.short_room: int = 0  # workers beyond the ceiling, for short calls
         self.started: int = 0
-        self.many: int = ALL  # if more workers run, the timekeeper looks although no task waits: they may all compute
+        self.many: int = ALL  # above this many running workers the pool is looked at even with an empty queue
         self.begin([])
 
     def begin(self, workers: list[Worker]) -> None:

@@ -150,8 +150,7 @@ class Task:
         self._cond: threading.Condition | None = None
         self._observers: Any = None
         self._not_run: Callable[[Any], object] | None = None  # is called if the call is not made, or raises
-        # Of a delayed call, its executor, which it keeps alive until it is done, and then tells. So the executor is
-        # never dropped in the timekeeper's thread.
+        # Delayed calls only: keeps the executor alive until done, so that the timekeeper's thread never drops it.
         self._executor: Any = None
 
     def limit(self, scope: Scope) -> None:

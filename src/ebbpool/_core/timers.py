@@ -69,9 +69,9 @@ class Alarms:
     def void(self) -> bool:
         """Count an entry as void, in any thread; return whether it is time for `merge`."""
         self._voids.append(None)
-        return self._crowded()
+        return self._half_void()
 
-    def _crowded(self) -> bool:
+    def _half_void(self) -> bool:
         return len(self._voids) >= VOID and 2 * len(self._voids) >= self._count()
 
     def merge(self) -> bool:
@@ -95,7 +95,7 @@ class Alarms:
 
     def _needs_sweep(self) -> bool:
         # If all entries are void, they are swept however few they are.
-        return self._crowded() or 0 < self._count() <= len(self._voids)
+        return self._half_void() or 0 < self._count() <= len(self._voids)
 
     def arrived(self) -> bool:
         """Return whether entries were added that have not been taken in yet."""
@@ -141,10 +141,10 @@ class KeeperCore:
 
     def call_at(self, due: float, book: Any, thing: Any) -> None:
         """Have `book.fire(thing)` called in the timekeeper's thread at `due`; takes no lock while the thread runs."""
-        crowded = self._alarms.add(due, book, thing)
+        merges = self._alarms.add(due, book, thing)
         if cython.compiled:
             fence()
-        if crowded or due < self._wake:
+        if merges or due < self._wake:
             self._ring()
         # The entry is there before this line, and a thread that ends clears `_runs` before it looks at its queues for
         # the last time. So either it sees the entry, or this sees that there is no thread.

@@ -12,7 +12,7 @@ cdef class Alarms:
     cdef bint _even_is_stale
 
     cpdef bint add(self, double due, object book, object thing) except -1
-    cdef bint _crowded(self) except -1
+    cdef bint _half_void(self) except -1
     cdef bint _needs_sweep(self) except -1
     cdef Py_ssize_t _count(self) except? -1
     cpdef bint merge(self) except -1

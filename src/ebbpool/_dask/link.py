@@ -118,12 +118,12 @@ class Link:
             self.client.loop.add_callback(self._send_all)
         except RuntimeError as error:
             raise BrokenExecutor(f"{name} was not run: the client is closed") from error
-        patience = LOOK
-        while patience != GOING:
+        timeout = LOOK
+        while timeout != GOING:
             # The loop of a client that is closed stops, and leaves what it was to do undone.
-            patience = GOING if self.client.status == "closed" else LOOK
+            timeout = GOING if self.client.status == "closed" else LOOK
             with suppress(TimeoutError):
-                return parcel.outcome.result(patience)
+                return parcel.outcome.result(timeout)
         raise BrokenExecutor(f"{name} was given up: the client is closed")
 
     def result_of(self, name: str, outcome: Outcome) -> Any:

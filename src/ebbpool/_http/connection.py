@@ -92,10 +92,10 @@ class Connection(socket.socket):
     def post(self, data: bytes) -> None:
         _send(self, data)
 
-    def ready(self, patient: bool = True) -> bool:
+    def ready(self, may_wait: bool = True) -> bool:
         """Return whether `data` begins with a request that can be handed over; if so, prepare to read it.
 
-        A short body is waited for if `patient`. A `BadRequest` must not reach a handler.
+        A short body is waited for if it `may_wait`. A `BadRequest` must not reach a handler.
         """
         head = self.head
         if head is None:
@@ -114,7 +114,7 @@ class Connection(socket.socket):
             self.to_come = ENDLESS
         else:
             whole = head.size + head.length
-            if came < whole and patient and head.length <= self.door.limits.max_buffered_body and not head.expects:
+            if came < whole and may_wait and head.length <= self.door.limits.max_buffered_body and not head.expects:
                 return False
             self.end = min(whole, came)
             self.to_come = whole - self.end
@@ -169,7 +169,7 @@ class Connection(socket.socket):
             if not flags & socket.MSG_PEEK:
                 self.position += len(found)
             return found
-        taken: bytes = self.patiently(_receive, False, size, flags)
+        taken: bytes = self.within_limit(_receive, False, size, flags)
         return taken
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
@@ -185,7 +185,7 @@ class Connection(socket.socket):
         if self.left == 0:
             return memoryview(data).nbytes
         with memoryview(data).cast("B") as view:
-            sent: int = self.patiently(_send, True, view if self.left < 0 else view[: self.left], flags)
+            sent: int = self.within_limit(_send, True, view if self.left < 0 else view[: self.left], flags)
             self._count(view[:sent])
             return sent if self.left else view.nbytes
 
@@ -202,7 +202,7 @@ class Connection(socket.socket):
             self.told = True
             head = line[0] + b"Connection: close\r\n" + head[line.end() :]
         while head:
-            head = head[self.patiently(_send, True, head, flags) :]
+            head = head[self.within_limit(_send, True, head, flags) :]
         if said.startswith(INTERIM):
             self.reply = b""
         else:
@@ -240,7 +240,7 @@ class Connection(socket.socket):
         sent: int = super()._sendfile_use_send(file, offset, count)  # type: ignore[misc]  # not in typeshed
         return sent
 
-    def patiently(self, operation: Callable[..., Any], writing: bool, *args: Any, in_all: bool = False) -> Any:
+    def within_limit(self, operation: Callable[..., Any], writing: bool, *args: Any, in_all: bool = False) -> Any:
         """Do an operation within the timeout.
 
         If `in_all`, that limits all waiting for one request together, and is extended only for bytes that have come, as
@@ -250,13 +250,13 @@ class Connection(socket.socket):
             try:
                 return operation(self, *args)
             except BlockingIOError:
-                patience = self.limit
-                if patience == 0:
+                limit = self.limit
+                if limit == 0:
                     raise
-                if in_all and patience is not None:
-                    patience += self.came / LEAST_RATE - self.waited
+                if in_all and limit is not None:
+                    limit += self.came / LEAST_RATE - self.waited
                 begun = monotonic()
-                if (patience is not None and patience <= 0) or not wait_for(self, writing, patience):
+                if (limit is not None and limit <= 0) or not wait_for(self, writing, limit):
                     raise TimeoutError("timed out") from None
                 if in_all:
                     self.waited += monotonic() - begun
@@ -335,7 +335,7 @@ class RequestBytes(io.RawIOBase):
         in_all = not endless or connection.head is None or not connection.head.open_ended
         # Each view is released by hand: where references are not counted, it would keep the buffer from being resized.
         with memoryview(buffer) as whole, whole[:most] as wanted:
-            received: int = connection.patiently(_receive_into, False, wanted, in_all=in_all)
+            received: int = connection.within_limit(_receive_into, False, wanted, in_all=in_all)
         connection.came += received
         connection.ended = not received
         if not endless:

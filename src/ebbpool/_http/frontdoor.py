@@ -329,11 +329,11 @@ class FrontDoor(Door):
 
     # The end.
 
-    def close(self, patience: float | None) -> None:
+    def close(self, timeout: float | None) -> None:
         """Close waiting connections, once requests that have begun to come have been read; while no loop runs.
 
         A client that was not told of the end may be about to send a request: it has a moment for that. All may take
-        `patience` seconds; None for as long as the limits for clients, and the handlers, allow.
+        `timeout` seconds; None for as long as the limits for clients, and the handlers, allow.
         """
         if self._closed:
             return
@@ -342,8 +342,8 @@ class FrontDoor(Door):
         left = step = GRACE / 20
         handlers = self._host.pool_handlers
         while self._open:
-            if patience is not None:
-                left = min(step, begun + patience - self._now)
+            if timeout is not None:
+                left = min(step, begun + timeout - self._now)
             self.turn(left if self._held else 0.0)
             for connection in [*self.reading.held, *self.idle.held]:
                 if not connection.data and max(connection.since, begun) + GRACE <= self._now:

@@ -161,8 +161,8 @@ class MapRun:
                 self.wanted, self.bell = position, allocate_lock()
                 self.bell.acquire()
                 self.untimed = not self.divided
-                bell, patience = self.bell, min(self._until_recall(now), limit - now, TIMEOUT_MAX)
-            wait_counted(self.pool, bell.acquire, True, patience)
+                bell, timeout = self.bell, min(self._until_recall(now), limit - now, TIMEOUT_MAX)
+            wait_counted(self.pool, bell.acquire, True, timeout)
         # Not under the lock: it may run code of the function's own.
         raise TimeoutError(f"a result of {called_name(self.fn)} was not there in time")
 

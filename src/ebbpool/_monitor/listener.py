@@ -42,7 +42,7 @@ REQUESTS: Final = {
     '{"get": "snapshot", "stacks": true}': True,
 }
 """Whether stacks are asked for, by what can be asked, as `json.dumps` writes it."""
-PATIENCE: Final = 1.0
+TIMEOUT: Final = 1.0
 """Seconds for which a client may keep the thread waiting, and `close`; and until a failed accept is retried."""
 
 _open: dict[int, Listener] = {}
@@ -248,7 +248,7 @@ class Listener:
         """Stop listening and remove the socket's file; again is no error."""
         self._bell.ring()
         if threading.current_thread() is not self._thread:
-            self._thread.join(PATIENCE)
+            self._thread.join(TIMEOUT)
         self._end()
 
     def __enter__(self) -> Self:
@@ -312,11 +312,11 @@ class Listener:
         except OSError as error:
             LOGGER.warning("%r cannot accept: %s", self, error)
             # The system has run out of something.
-            time.sleep(PATIENCE)
+            time.sleep(TIMEOUT)
             return
         _connections.add(connection)
         with connection, contextlib.suppress(OSError):
-            connection.settimeout(PATIENCE)
+            connection.settimeout(TIMEOUT)
             # Where the platform does not say whose it is, the mode of the socket's file has to do.
             other = peer(connection)
             if other is not None and other[1] not in (0, os.geteuid()):

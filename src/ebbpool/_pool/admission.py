@@ -8,100 +8,79 @@ from typing import Final
 
 from ebbpool._core.accel import ALL
 from ebbpool._pool.census import Workers
-from ebbpool._pool.sizing import CREW, STALL, STALL_PAUSE, WINDOW
-from ebbpool._pool.timekeeper import Tick
+from ebbpool._pool.load import BUSY, IDLE, ONE, PUNCTUAL, TURN, WINDOW, Load
+from ebbpool._pool.sizing import CREW, STALL
 
-QUEUE: Final = 0.0007  # looks that wait longer on average (seconds) show that threads queue for the GIL or processors
-ONE: Final = 0.96  # threads are taken to queue for the GIL only between so many processors in use
-MORE: Final = 1.25  # and so many: with the GIL a process can use little more
-FULL: Final = 0.9  # share of all processors in use where threads queue for those
-TURN: Final = 0.005  # seconds that a turn of the GIL takes; looks that wait longer show a queue for it in any case
-OWN: Final = 0.35  # least processors in use there: otherwise nothing of this process is in the way
-SLACK: Final = 0.9  # a process that uses less than this of one processor leaves the GIL idle now and then
-PUNCTUAL: Final = 0.00025  # looks that wait less on average (seconds) find the GIL free
-ROOM: Final = 0.85  # share of the processors in use below which there is room for one more worker
-LOOKS: Final = 3  # how many looks a window has at least; fewer do if these waited for `WINDOW`
 RETRY: Final = 0.5  # seconds for which it is kept in mind that fewer workers left the GIL, or a processor, idle
-LENGTHY_TURN: Final = 0.004  # seconds of a processor for each task from which others wait for the switch interval
-GIL: Final = "the GIL is"
 
 
 class Admission:
     """Few run, so that they keep the processors, or the GIL, busy: more make all wait longer. Used by one thread."""
 
-    def __init__(self, gil: bool) -> None:
-        self._gil = gil
+    def __init__(self, load: Load) -> None:
+        self._load = load
         self.rest()
 
     def rest(self) -> None:
         """Forget what was seen: no task has waited for a while."""
         # How many may run at a time, those with a long task left out; `ALL` where nobody is held back.
         self.quick = ALL
-        self._begun = self._cpu = self._late = self._moved = self._raised = 0.0
         self._floor = 1
+        self._raised = 0.0
+        self._steered = self._load.now
         # Whether nobody is held back, and the process computed little in the last window.
         self.idle = False
-        self._taken = -1
-        self._looks = 0
-        self._short = ""
-        self._first = 0  # of the tasks taken in this window
-        self._keeps = False
+        # Whether it is the GIL for which some are held back, and no processor.
+        self._gil = False
 
     def shorter_turns(self) -> bool:
         """Return whether workers are held back for the GIL, and keep it so long that others wait a switch interval."""
-        return self.quick != ALL and self._short == GIL and self._keeps
+        return self.quick != ALL and self._gil and self._load.lengthy
 
     def why(self) -> str:
         """Return in words why workers are held back."""
-        return f"{self._short} the bottleneck: {self.quick} may run at a time"
+        short = "the GIL is" if self._gil else "processors are"
+        return f"{short} the bottleneck: {self.quick} may run at a time"
 
-    def decide(self, tick: Tick, cpus: int, taken: int, count: Callable[[], Workers]) -> int:
+    def decide(self, count: Callable[[], Workers]) -> int:
         """Return how many workers may have a task in hand; `count()` counts those that have, which takes time."""
-        if self._taken < 0:
-            self._begun, self._cpu, self._moved, self._first = tick.now, tick.cpu, tick.now, taken
-        else:
-            self._late += tick.late
-            self._looks += 1
-        if taken != self._taken:
-            self._taken, self._moved = taken, tick.now
-        elapsed = tick.now - self._begun
-        if elapsed >= WINDOW and (self._looks >= LOOKS or self._late >= WINDOW):
-            self._keeps = tick.cpu - self._cpu > LENGTHY_TURN * (taken - self._first)
-            self._steer(tick.now, (tick.cpu - self._cpu) / elapsed, self._late / self._looks, cpus, count)
-            self._begun, self._cpu, self._late, self._looks, self._first = tick.now, tick.cpu, 0.0, 0, taken
+        load = self._load
+        if load.now - self._steered >= WINDOW:
+            self._steered = load.now
+            self._steer(count)
         if self.quick == ALL:
             return ALL
         workers = count()
-        most = max(self.quick, cpus + CREW)
-        stalled = tick.now - self._moved - STALL
-        if stalled >= 0.0:
-            return max(self.quick, workers.running) + workers.long + workers.asleep + 1 + int(stalled / STALL_PAUSE)
+        most = max(self.quick, load.cpus + CREW)
+        stalls = int((load.now - load.moved) / STALL)
+        if stalls > 0:
+            return max(self.quick, workers.running) + workers.long + workers.asleep + stalls
         # Beside long ones the queue for the GIL is there anyway.
-        quick = max(self.quick, cpus) if workers.long > 0 else self.quick
+        quick = max(self.quick, load.cpus) if workers.long > 0 else self.quick
         return min(quick + workers.long, most) + workers.asleep
 
-    def _steer(self, now: float, used: float, wait: float, cpus: int, count: Callable[[], Workers]) -> None:
-        """Set `quick` by what a window has shown: processors `used`, and how long looks had to `wait` on average."""
-        if self._gil and OWN < used < MORE and wait > (QUEUE if used > ONE else TURN):
-            self._fewer(now, 1, count().running, cpus, GIL)
-        elif wait > QUEUE and used > FULL * cpus:
-            self._fewer(now, cpus, count().running, cpus, "processors are")
-        elif self.quick != ALL and ((used < SLACK and wait < TURN) or (wait < PUNCTUAL and used < ROOM * cpus)):
-            self._floor, self._raised = self.quick + 1, now
-            self.quick = self.quick * 2 if used < 0.5 else self.quick + 1
-            if self.quick > count().running + cpus + CREW:
-                self.quick, self._floor = ALL, 1
-        self.idle = self.quick == ALL and used < OWN
-
-    def _fewer(self, now: float, least: int, running: int, cpus: int, short: str) -> None:
-        if running == 0:
-            # What is computed is not computed here.
-            self.quick = max(self.quick, cpus + CREW)
-        else:
-            if now - self._raised < RETRY:
+    def _steer(self, count: Callable[[], Workers]) -> None:
+        """Set `quick` by what a window has shown."""
+        load = self._load
+        if load.gil_short or load.processors_short:
+            running = count().running
+            if running == 0:
+                # What is computed is not computed here.
+                self.quick = max(self.quick, load.cpus + CREW)
+                return
+            least = 1 if load.gil_short else load.cpus
+            if load.now - self._raised < RETRY:
                 least = max(least, self._floor)
             self.quick = max(least, min(self.quick, running) // 2)
-            self._short = short
+            self._gil = load.gil_short
+        elif self.quick != ALL:
+            wait, used = load.wait, load.used
+            if (used < ONE and wait < TURN) or (wait < PUNCTUAL and used < BUSY * load.cpus):
+                self.quick += 1
+                self._floor, self._raised = self.quick, load.now
+                if self.quick > count().running + load.cpus + CREW:
+                    self.quick, self._floor = ALL, 1
+        self.idle = self.quick == ALL and load.used < IDLE
 
 
 WATCH: Final = 1.0  # seconds for which what ends is counted, while the queue stands

@@ -13,11 +13,11 @@ from math import inf
 from typing import Final, NamedTuple
 
 from ebbpool._core.accel import Pool, survey
-from ebbpool._pool.sizing import WINDOW, Asleep
+from ebbpool._pool.load import WINDOW
+from ebbpool._pool.sizing import Asleep
 
-LEAST: Final = 0.002  # least seconds between two counts
-COST: Final = 300e-6  # seconds between them for each thread that was looked up: twenty times what that takes
-CLOCK_COST: Final = 20e-6  # seconds between two comparisons for each thread: twenty times what reading its clock takes
+COST: Final = 300e-6  # seconds between two counts for each thread that was looked up: twenty times what that takes
+CLOCK_COST: Final = 20e-6  # the same for each thread whose clock was read
 STILL: Final = 0.006  # a thread that has not run for so many seconds does not wait for the GIL, or it would have woken
 LITTLE: Final = 0.1  # threads that use less of one processor do not compute, unless all processors are in use
 OWN: Final = 0.25  # if workers use more of the processor time, waits for locks do not count as blocked
@@ -61,7 +61,7 @@ class Census:
         self._asleep: Asleep | None = None
         self._cpu = 0.0
         self._before: dict[int, float] = {}
-        self._patience = 0.0
+        self._blocked_after = 0.0
         self._sorted = -inf
         self._rest = 0.0
         self._tasks: dict[int, _Sight] = {}
@@ -71,7 +71,7 @@ class Census:
         """Count the workers of `pool` by what their tasks do, anew if it is time to; not those that count as blocked.
 
         One that has not run for `STILL` and waits for something is asleep, no matter who holds that: it takes no
-        processor from anybody. Who waits for a shorter time runs again before anything can follow from it.
+        processor from anybody. A shorter wait ends before anything can follow from it.
         """
         if now - self._sorted < self._rest:
             return self._in_hand
@@ -105,7 +105,7 @@ class Census:
 
     def measure(self, now: float, cpu: float, threads: Iterable[threading.Thread], busy: bool) -> Asleep | None:
         """Return what the last count of the crew's `threads` has found, anew if it is time to; None if unknown."""
-        if now - self._counted < max(LEAST, COST * self._looked_up):
+        if now - self._counted < max(CLOCK_COST * len(self._sights), COST * self._looked_up):
             return self._asleep
         self._counted = now
         self._looked_up = 0
@@ -113,7 +113,7 @@ class Census:
         if now - self._compared >= max(WINDOW, CLOCK_COST * self._clocks):
             self._compare(now, cpu, busy)
         places = [sight.place for sight in sights.values()]
-        still = [sight for sight in sights.values() if now - sight.since >= self._patience]
+        still = [sight for sight in sights.values() if now - sight.since >= self._blocked_after]
         in_locks = sum(sight.place is Place.LOCK for sight in still)
         in_doubt = places.count(Place.LOCK) - in_locks
         self._asleep = Asleep(len(places), places.count(Place.OUTSIDE), in_locks, in_doubt) if places else None
@@ -143,11 +143,11 @@ class Census:
         little = 0.0 if busy else LITTLE * elapsed
         self._compared, self._cpu, self._before = now, cpu, clocks
         if elapsed == inf:
-            self._patience = 0.0
+            self._blocked_after = 0.0
         elif own > max(OWN * total, little) or rest > max(MOST * total, little):
-            self._patience = inf
+            self._blocked_after = inf
         else:
-            self._patience = max(STILL, 1.2 * sys.getswitchinterval()) if others > MOST * elapsed else 0.0
+            self._blocked_after = max(STILL, 1.2 * sys.getswitchinterval()) if others > MOST * elapsed else 0.0
 
 
 def clocks_of(threads: Iterable[threading.Thread]) -> dict[int, float]:

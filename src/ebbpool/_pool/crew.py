@@ -13,7 +13,7 @@ from concurrent.futures.thread import BrokenThreadPool
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ebbpool._clock import monotonic
+from ebbpool._clock import HORIZON, TICK, monotonic
 from ebbpool._core.accel import ALL, Pool, Probe, Snapshot, Timers, Worker, make_call, survey, work
 from ebbpool._core.waits import here
 from ebbpool._interpreter import GIL_ENABLED, available_cpus
@@ -22,11 +22,12 @@ from ebbpool._pool.admission import Admission, Overload
 from ebbpool._pool.census import Census, reader
 from ebbpool._pool.interval import interval
 from ebbpool._pool.late import Alarm, LateLoops, SlowTasks
+from ebbpool._pool.load import TURN, Load
 from ebbpool._pool.running import described, running
-from ebbpool._pool.sizing import CREW, MEMORY, TICK, Sample, Sizing
+from ebbpool._pool.sizing import CREW, MEMORY, Sizing
 from ebbpool._pool.stats import Decisions
 from ebbpool._pool.threads import WorkerThread
-from ebbpool._pool.timekeeper import PATIENCE, Tick, timekeeper
+from ebbpool._pool.timekeeper import JOIN_TIMEOUT, Tick, timekeeper
 
 if TYPE_CHECKING:
     from ebbpool._pool.reports import RunningTask
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("concurrent.futures")
 HUNG = 3  # functions whose abandoned calls have most threads are named
 GIVE_UP = 1.0  # seconds for which the system may refuse threads until the tasks fail that no worker will take
-HELD_TICK = 0.005  # seconds between looks at a pool that holds workers back: each takes the GIL from those that compute
-CEILING_TICK = 0.01  # the same for one that may not grow, and holds nobody back: the looks keep its clock right
 
 _numbers = itertools.count(1)
 
@@ -92,12 +91,11 @@ class Crew:
         # Perhaps in the thread of an event loop, where no file is to be read.
         self.pool.staff.many = available_cpus(reads=False) + CREW
         self.decisions = Decisions()
-        self._sizing = Sizing()
-        self._admission = Admission(GIL_ENABLED)
+        self._load = Load(GIL_ENABLED)
+        self._sizing = Sizing(self._load)
+        self._admission = Admission(self._load)
         self._overload = Overload()
         self._census = Census()
-        # A tick, and how many tasks had been taken then.
-        self._previous: tuple[Tick, int] | None = None
         self._ended = -inf
         self._refusal: BaseException | None = None
         self._stuck = inf
@@ -251,12 +249,12 @@ class Crew:
         return f"; abandoned calls have threads: {told}" if names else ""
 
     def part(self, timeout: float | None) -> None:
-        """Have the timekeeper end if no pool needs it, and wait for that: `timeout` or `PATIENCE` seconds at most."""
+        """Have the timekeeper end if no pool needs it, and wait: `timeout` or `JOIN_TIMEOUT` seconds at most."""
         if here.worker is not None:
             # Not waited for here: the worker's own pool may need the timekeeper.
             timekeeper.consider()
         else:
-            timekeeper.dismiss(PATIENCE if timeout is None else min(timeout, PATIENCE))
+            timekeeper.dismiss(JOIN_TIMEOUT if timeout is None else min(timeout, JOIN_TIMEOUT))
 
     def running(self, stacks: bool) -> list[RunningTask]:
         """See `AdaptiveExecutor.running`."""
@@ -281,12 +279,13 @@ class Crew:
     def begin(self, tick: Tick) -> float | None:
         """Note where a spell of waiting begins, in the timekeeper's thread; see `Watched.begin`."""
         rest = tick.now - self._ended
+        self._load.begin(tick, self.pool.taken())
         self._sizing.begin(rest)
         if rest > MEMORY:
+            self._load.rest()
             self._admission.rest()
             if self.pool.staff.allowed != ALL:
                 self.pool.admit(ALL)
-        self._previous = tick, self.pool.taken()
         if self.pool.staff.headcount == 0 and self.pool.leave_alone() == inf:
             interval.want(self, False)
             return None
@@ -298,77 +297,55 @@ class Crew:
         shorter = again is not None and self._admission.shorter_turns()
         interval.want(self, shorter)
         # Looks are less late then, and would take the GIL more often.
-        return CEILING_TICK if shorter else again
+        return HORIZON if shorter else again
 
     def _look(self, tick: Tick) -> float | None:
         seen = self.pool.look(tick.now)
-        previous, self._previous = self._previous, None
         if seen is None:
             self._ended = tick.now
             self._refusal = None
-            self._stuck = inf
             return None
         if seen.late:
-            self._previous = previous
             return 0.0
-        if seen.workers > seen.off or previous is None or seen.taken > previous[1]:
-            self._stuck = inf
         cpus = available_cpus()
         self.pool.staff.many = cpus + CREW
-        allowed = self._admit(tick, seen, cpus)
+        self._load.see(tick, cpus, seen.taken)
+        helpless = self._refusal is not None and seen.workers <= seen.off and self._load.moved < tick.now
+        self._stuck = min(self._stuck, tick.now) if helpless else inf
+        if self._refusal is not None and tick.now - self._stuck >= GIVE_UP:
+            self._stuck = inf
+            self.pool.give_up(self._refusal)
+        allowed = self._admit(tick, seen)
         if seen.queued == 0 and not seen.spare:
             # Many run, or a task waits in its lane, and may not do so for ever.
             self._ended = tick.now
             if self._admission.idle or self.pool.max_queue == 0:
                 again = self.pool.leave_alone()
                 return None if again == inf else max(0.0, again - tick.now)
-            return CEILING_TICK
+            return HORIZON
         self._note_moved(seen)
         if not seen.may_grow:
             why = self._why_held if allowed != ALL else lambda: "max_workers reached"
             self.decisions.note(seen.workers, 0, seen.queued, why)
             # The spell of waiting ends here. If the pool may grow later, `begin` or the next look starts a new one.
             self._ended = tick.now
-            return CEILING_TICK if allowed == ALL else HELD_TICK
-        self._previous = tick, seen.taken
-        # Without a look before, as much as if one had come on time and nothing had happened since.
-        before, taken = previous or (tick._replace(now=tick.now - TICK - tick.late), seen.taken)
-        self._grow(tick, before, seen, taken, allowed, cpus)
-        if self._refusal is not None and seen.workers <= seen.off:
-            self._stuck = min(self._stuck, tick.now)
-            if tick.now - self._stuck >= GIVE_UP:
-                self._stuck = inf
-                self.pool.give_up(self._refusal)
-        if allowed != ALL:
-            self._sizing.tick = HELD_TICK
-        return self._sizing.tick
+            return HORIZON if allowed == ALL else TURN
+        self._grow(tick, seen, allowed)
+        return TICK if allowed == ALL else TURN
 
     def _note_moved(self, seen: Snapshot) -> None:
         if seen.moved is not None:
             why = f"calls of {seen.moved.name} are short, and go first"
             self.decisions.note(seen.workers, 0, seen.queued, lambda: why, new=True)
 
-    def _grow(self, tick: Tick, before: Tick, seen: Snapshot, taken: int, allowed: int, cpus: int) -> None:
+    def _grow(self, tick: Tick, seen: Snapshot, allowed: int) -> None:
         asleep = None
         if self._sizing.asks and seen.workers - seen.off < allowed:
-            asleep = self._census.measure(tick.now, tick.cpu, self.threads, self._sizing.busy)
-        sample = Sample(
-            queued=seen.queued,
-            taken=seen.taken - taken,
-            workers=seen.workers,
-            starting=seen.starting,
-            idle=seen.idle,
-            blocked=seen.blocked,
-            elapsed=tick.now - before.now,
-            late=tick.late,
-            cpu=tick.cpu - before.cpu,
-            cpus=cpus,
-            refused=self._refusal is not None,
-            asleep=asleep,
-        )
+            asleep = self._census.measure(tick.now, tick.cpu, self.threads, self._load.busy)
         staff = self.pool.staff
         most = min(staff.ceiling, max(allowed, staff.min_workers)) + seen.off - seen.blocked
-        count = self._sizing.decide(sample, staff.min_workers, most, staff.min_spare_workers)
+        bounds = staff.min_workers, most, staff.min_spare_workers
+        count = self._sizing.decide(seen, asleep, self._refusal is not None, *bounds)
         if allowed != ALL and seen.idle > 0:
             self.decisions.note(seen.workers, count, seen.queued, self._why_held)
         elif count > 0 or self._sizing.settled:
@@ -376,11 +353,11 @@ class Crew:
         if count > 0:
             self._refusal = self.pool.start_workers(count)
 
-    def _admit(self, tick: Tick, seen: Snapshot, cpus: int) -> int:
+    def _admit(self, tick: Tick, seen: Snapshot) -> int:
         """Tell the pool how many workers may run at a time; return that."""
         pool = self.pool
         count = functools.partial(self._census.sort, tick.now, pool)
-        allowed = ALL if pool.max_queue == 0 else self._admission.decide(tick, cpus, seen.taken, count)
+        allowed = ALL if pool.max_queue == 0 else self._admission.decide(count)
         if seen.stands:
             before, used = self._overload.most, seen.workers - seen.off - seen.idle
             ended = seen.taken - seen.expired - used

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ebbpool._called import called_name
-from ebbpool._clock import monotonic
+from ebbpool._clock import HORIZON, monotonic
 from ebbpool._core.accel import LAGS, SPELL, SPELLS, Mailbox, survey
 from ebbpool._frames import stacks
 from ebbpool._pool.census import LITTLE, clocks_of
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from ebbpool._pool.reports import LoopLag
 
 LOGGER = logging.getLogger("concurrent.futures")
-LEAST = 0.01  # least seconds between two looks for loops that are late
 
 
 _mailboxes: dict[int, tuple[threading.Thread, weakref.ref[Mailbox], Callable[[], bool]]] = {}
-_told: weakref.WeakKeyDictionary[Mailbox, float] = weakref.WeakKeyDictionary()
-"""Which loops have been told of as late, by when they were woken."""
+_reported: weakref.WeakKeyDictionary[Mailbox, float] = weakref.WeakKeyDictionary()
+"""The last late wake-up of each loop that was reported, so that each is logged once."""
 
 
 def register(mailbox: Mailbox, runs: Callable[[], bool] = lambda: True) -> None:
@@ -79,11 +78,11 @@ def late_loops(now: float, limit: float) -> tuple[list[tuple[threading.Thread, f
     oldest = 0.0
     for thread, mailbox, runs in _alive():
         # In this order: when it was rung is written before it rings.
-        if mailbox.rings == mailbox.come or (rung := mailbox.rung) == _told.get(mailbox) or not runs():
+        if mailbox.rings == mailbox.come or (rung := mailbox.rung) == _reported.get(mailbox) or not runs():
             continue
         seconds = now - rung
         if seconds >= limit:
-            _told[mailbox] = rung
+            _reported[mailbox] = rung
             found.append((thread, seconds))
         else:
             oldest = max(oldest, seconds)
@@ -99,7 +98,7 @@ class Alarm:
         # Seconds after which something is late.
         self.limit = limit
         self._due = 0.0
-        self._teller: threading.Thread | None = None
+        self._writer: threading.Thread | None = None
 
     def tick(self, tick: Tick) -> float | None:
         crew = self._crew()
@@ -109,7 +108,7 @@ class Alarm:
         if tick.now >= self._due:
             # Also after a look that raises.
             self._due = tick.now + self.limit
-            if self._teller is None or not self._teller.is_alive():
+            if self._writer is None or not self._writer.is_alive():
                 self._due = tick.now + self._look(crew)
         return self._due - tick.now
 
@@ -117,7 +116,7 @@ class Alarm:
 
     def _tell(self, call: Callable[[], None]) -> None:
         # Not here, where all pools would wait for a slow handler, or for good for one that needs a pool.
-        self._teller = tell("ebbpool-warnings", call)
+        self._writer = tell("ebbpool-warnings", call)
 
     def _look(self, crew: Any) -> float:
         """Have what is late told of; return in how many seconds something may be late next."""
@@ -142,13 +141,13 @@ class SlowTasks(Alarm):
         self._warned = late
         return max(0.0, self.limit - max((ages[each] for each in ages.keys() - late), default=0.0))
 
-    def _warn(self, crew: Any, threads: set[str], crowded: bool) -> None:
+    def _warn(self, crew: Any, threads: set[str], queue_late: bool) -> None:
         for task in crew.running(True) if threads else ():
             if task.thread in threads and task.seconds >= self.limit:
                 place = f"pool {crew.name!r}" + (f", lane {task.lane!r}," if task.lane is not None else "")
                 told = task.name, place, task.seconds, task.thread, task.stack
                 LOGGER.warning("%s in %s has been running for %.1f s on %s:\n%s", *told)
-        if crowded and (seen := survey(crew.pool, True)).oldest is not None:
+        if queue_late and (seen := survey(crew.pool, True)).oldest is not None:
             since, call = seen.oldest
             LOGGER.warning(
                 "%d tasks are waiting in pool %r; the oldest, %s, has waited %.1f s; the pool %s%s",
@@ -177,12 +176,12 @@ class LateLoops(Alarm):
             shares = {number: seconds - before.get(number, 0.0) for number, seconds in used.items()}
             busiest = max(threads, key=lambda each: shares.get(each.native_id or 0, 0.0), default=None)
             share = 0.0 if busiest is None else shares.get(busiest.native_id or 0, 0.0)
-            texts = [self._told(crew, thread, seconds, busiest, share) for thread, seconds in late]
+            texts = [self._text(crew, thread, seconds, busiest, share) for thread, seconds in late]
             self._tell(functools.partial(LOGGER.warning, "%s", "\n".join(texts)))
         self._used = used
-        return max(self.limit - oldest, LEAST)
+        return max(self.limit - oldest, HORIZON)
 
-    def _told(
+    def _text(
         self, crew: Any, late: threading.Thread, seconds: float, busiest: threading.Thread | None, share: float
     ) -> str:
         [stack] = stacks([late.ident])

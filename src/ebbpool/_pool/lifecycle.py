@@ -21,7 +21,7 @@ from ebbpool._pool.threads import WorkerThread, forget_loans
 from ebbpool._pool.timekeeper import timekeeper
 
 FORKED = "the process was forked; this call was left with the parent"
-PATIENCE: Final = 2.0  # seconds for which the interpreter's exit waits for all warnings together
+WARNINGS_TIMEOUT: Final = 2.0  # seconds for which the interpreter's exit waits for all warnings together
 
 
 _live: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -55,7 +55,7 @@ def tell(name: str, call: Callable[[], None]) -> WorkerThread:
 
 def _let_finish() -> None:
     # CPython aborts if a daemon thread is within a write when the interpreter flushes that file for the last time.
-    deadline = monotonic() + PATIENCE
+    deadline = monotonic() + WARNINGS_TIMEOUT
     # A thread that has forked is the main thread of the child, and cannot be waited for.
     here = threading.current_thread()
     for each in threading.enumerate():

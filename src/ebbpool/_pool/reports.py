@@ -54,8 +54,7 @@ class PoolStats:
         longest_running: How long the longest of the running tasks has run.
         delayed: Calls whose time has not come, the next run of each schedule included; not part of `submitted`.
         min_workers: The limit of the settings, as are the next two.
-        max_workers: How many threads there may be, apart from those that wait for this same pool, those of abandoned
-            calls, and those for short ones.
+        max_workers: How many threads there may be that count; `AdaptiveExecutor` says which do not.
         max_queue: How many tasks may wait; None for no limit.
         max_wait: How many seconds they may wait; None for no limit.
         last_decision: What the sizing decided last, and why; empty before it had to decide.

@@ -22,7 +22,7 @@ LOGGER = logging.getLogger("concurrent.futures")
 NAME = "ebbpool-timekeeper"
 AFTER_ERROR = 0.05  # seconds until the next look after one that raised an error
 FIRE = 64  # how many entries are fired between two looks at the pools
-PATIENCE = 1.0  # seconds to wait for the end of the thread at most: it comes at once, unless the machine is stuck
+JOIN_TIMEOUT = 1.0  # seconds to wait for the end of the thread at most: it comes at once, unless the machine is stuck
 
 
 class Tick(NamedTuple):
@@ -61,15 +61,15 @@ class Timekeeper(KeeperCore):
         self._calls: deque[Callable[[], None]] = deque()
         self._starting = threading.RLock()
         self._launching = False
-        # Has an entry if `start` was called since the thread last considered its end.
-        self._callers: deque[None] = deque(maxlen=1)
+        # Has an entry if a start was requested since the thread last considered its end.
+        self._start_requests: deque[None] = deque(maxlen=1)
         self._asking: deque[LockType] = deque()
         self._thread: threading.Thread | None = None  # the last one that was started
         self._stopping = False
 
     def start(self) -> None:
         """Start the thread if it does not run; raise RuntimeError if there can be none."""
-        self._callers.append(None)
+        self._start_requests.append(None)
         if not self._runs:
             self._launch()
 
@@ -106,7 +106,7 @@ class Timekeeper(KeeperCore):
         self._calls.extend(partial(self._begin, each) for each in watched)
         self._ring()
 
-    def dismiss(self, timeout: float = PATIENCE) -> None:
+    def dismiss(self, timeout: float = JOIN_TIMEOUT) -> None:
         """Wait up to `timeout` seconds until the thread has ended, if nothing is left to do and it is not `needed`."""
         thread = self._thread
         if thread is None or thread is threading.current_thread():
@@ -171,14 +171,14 @@ class Timekeeper(KeeperCore):
 
     def _ends(self, me: threading.Thread) -> bool:
         """Let the thread end, unless it is `needed` or something has been queued meanwhile; return False if needed."""
-        self._callers.clear()
+        self._start_requests.clear()
         if self.needed():
             return False
         # Cleared before the queues are read: a caller that queues something now, or that has called `start`, is either
         # seen below, or sees that there is no thread, and starts another.
         self._runs = False
         # `arrived` is asked first, for it orders the write of `_runs` before what is read here.
-        if self._alarms.arrived() or self._calls or self._callers:
+        if self._alarms.arrived() or self._calls or self._start_requests:
             with self._starting:
                 if not self._runs:
                     self._thread = me

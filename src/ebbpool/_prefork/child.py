@@ -37,7 +37,7 @@ LONGEST_WAIT: Final = 3600.0
 """Seconds; the system's calls that wait refuse some days."""
 LAST_WORD: Final = 1.0
 """Seconds for which a child outlives its deadline, so that its parent, if it has one, ends it first."""
-PATIENCE: Final = 0.9
+SHUTDOWN_SHARE: Final = 0.9
 """Share of the time left that a server gets to finish, so that it can still report what it could not finish."""
 
 
@@ -116,12 +116,12 @@ class Child:
             server.serve_forever(min(0.5, self._interval))
         finally:
             self._leave()
-            patient: Any = server
-            if hasattr(patient, "shutdown_timeout"):
-                left = max(0.0, self._deadline - monotonic()) * PATIENCE
-                limit = patient.shutdown_timeout
+            stoppable: Any = server
+            if hasattr(stoppable, "shutdown_timeout"):
+                left = max(0.0, self._deadline - monotonic()) * SHUTDOWN_SHARE
+                limit = stoppable.shutdown_timeout
                 if left < math.inf and (limit is None or left < limit):
-                    patient.shutdown_timeout = left
+                    stoppable.shutdown_timeout = left
             server.server_close()
 
     def _forsake(self) -> None:

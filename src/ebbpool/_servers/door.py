@@ -24,12 +24,12 @@ ACCEPTS = 64
 """How many connections are accepted at most before any of them is handed over."""
 SHARED_ACCEPTS = 8
 """How many where other processes accept from the same listener."""
-CROWD = 4
+BURST = 4
 """After so many connections accepted at once, the loop leaves the GIL to the workers for a moment."""
 NAP = 0.0002
 """Seconds for which it does so."""
 LOOKS: Final = 128
-"""Once in so many looks it does so anyway: where server and clients are in step, no look would ever find a crowd."""
+"""Once in so many looks it does so anyway: where server and clients are in step, no look would ever find a burst."""
 BACK_OFF = 0.01
 """Seconds without an attempt to accept when the system runs out of something."""
 DRAINED: Final = 16
@@ -223,7 +223,7 @@ class Door:
     def naps_after(self, count: int) -> bool:
         """Take note of a look that has found `count` connections; return whether to nap after it."""
         self._looks += 1
-        return count >= CROWD or self._looks % LOOKS == 0
+        return count >= BURST or self._looks % LOOKS == 0
 
     def rest(self, error: OSError) -> None:
         """Do not wait for connections for a while: the system lacks what one needs."""

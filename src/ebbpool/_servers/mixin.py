@@ -272,12 +272,12 @@ class AdaptivePoolMixIn(_Base):
             return False
 
     def _shook_hands(self, request: Any) -> bool:
-        patience = request.gettimeout()
+        timeout = request.gettimeout()
         try:
             # The timeout of a handshake limits the whole handshake, not each read.
             request.settimeout(waiting_limit("handshake_timeout", self.handshake_timeout))
             request.do_handshake()
-            request.settimeout(patience)
+            request.settimeout(timeout)
         except OSError as error:
             LOGGER.debug("TLS handshake failed: %s", error)
             return False
@@ -329,15 +329,15 @@ class AdaptivePoolMixIn(_Base):
             super().server_close()
             return
         begun = monotonic()
-        patience = waiting_limit("shutdown_timeout", self.shutdown_timeout) if self.block_on_close else 0.0
-        self._close_listener(patience)
+        timeout = waiting_limit("shutdown_timeout", self.shutdown_timeout) if self.block_on_close else 0.0
+        self._close_listener(timeout)
         if self.block_on_close:
-            handlers.close(patience, begun)
+            handlers.close(timeout, begun)
         elif handlers.owned:
             handlers.executor.shutdown(wait=False)
 
-    def _close_listener(self, patience: float | None) -> None:
-        """Close the listener, and what has no handler, within `patience` seconds."""
+    def _close_listener(self, timeout: float | None) -> None:
+        """Close the listener, and what has no handler, within `timeout` seconds."""
         super().server_close()
 
     def join(self, timeout: float | None = None) -> bool:

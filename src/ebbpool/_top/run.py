@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 INTERVAL: Final = 1.0
 """Seconds from one snapshot to the next."""
-PATIENCE: Final = 30.0
+TIMEOUT: Final = 30.0
 """Seconds for which ``--once`` and ``--json`` wait for an answer."""
 _BEFORE: Final = re.compile(r"((\S*/)?(python|pypy)\S* (-[XW] \S+ |-[^mc ]\S* )*(-m )?)?(\S*/)?(?=.)")
 """What stands before the name of a program in a command line: an interpreter with its options, and a folder."""
@@ -102,7 +102,7 @@ def _one(client: Client, stacks: bool) -> dict[str, Any]:
         if client.silent >= said:
             said += LATE
             sys.stderr.write(f"process {client.pid}: no answer for {int(client.silent)} s\n")
-        if client.silent >= PATIENCE:
+        if client.silent >= TIMEOUT:
             raise Failed(
                 f"process {client.pid} has not answered for {int(client.silent)} s. It may be stopped, something may "
                 "hold its GIL, or (if top attached to it) its main thread may be stuck in a system call"
