@@ -39,7 +39,9 @@ def extensions() -> list[Extension]:
     # What is compiled has its C types in a file beside it; native_c has functions that exist only in C.
     parts = [path.stem for path in sorted(Path("src/ebbpool/_core").glob("*_c.pxd"))]
     sources = {part: f"src/ebbpool/_core/{part.removesuffix('_c')}.py" for part in parts if part != "native_c"}
-    wanted = [Extension(f"ebbpool._core.{part}", [source]) for part, source in sources.items()]
+    # What is volatile orders other reads and writes for Microsoft's compiler alone, and on ARM64 only if asked to.
+    flags = ["/volatile:ms"] if "MSC" in sys.version else []
+    wanted = [Extension(f"ebbpool._core.{part}", [path], extra_compile_args=flags) for part, path in sources.items()]
     try:
         compiled = cythonize(wanted, build_dir="build/cython", compiler_directives=DIRECTIVES)
     except CompileError:

@@ -108,7 +108,9 @@ class _SessionFuture(Future[Any]):
             del self
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        if not self.done():
+        if not self.done() and (timeout is None or timeout > 0):
+            if (reason := self._session_pool.forbids()) is not None:
+                raise RuntimeError(f"cannot wait for a future here: {reason}")
             wait_counted(self._session_pool, super().exception, timeout)
         return super().exception(0)
 
@@ -163,23 +165,23 @@ class _Line:
         self.finalizer = finalizer
         self.closed = False
         self.unfinished: set[Any] = set()
+        self.task: Any = None
         self.current: Any = None
         self.threads: set[threading.Thread] = set()
         self.renew()
 
     def renew(self) -> None:
         """Begin anew, without calls and a lease; in a forked child those of before have stayed with the parent."""
-        # A call that has forked itself goes on in the child.
-        mine = self.current if threading.current_thread() in self.threads else None
         self.mutex = threading.RLock()
         self.calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self.task: Any = None
-        self.threads = set()
+        # A call that has forked goes on in the child, and so does the lease.
+        self.threads &= {threading.current_thread()}
+        if not self.threads:
+            self.task = self.current = None
         self.fn: Callable[..., Any] | None = None
-        lost, self.unfinished = self.unfinished, set()
-        for future in lost:
-            if future is not mine:
-                future.disown(BrokenThreadPool(lifecycle.FORKED))
+        lost, self.unfinished = self.unfinished, {self.current} - {None}
+        for future in lost - self.unfinished:
+            future.disown(BrokenThreadPool(lifecycle.FORKED))
 
     def add(self, call: _Call) -> Future[Any]:
         task = None

@@ -127,7 +127,9 @@ def test_the_reasons(workers: int, used: float, refused: bool, asleep: Asleep | 
     load.begin(Tick(1000.0, 5.0, 0.0), 0)
     sizing.begin(1.0)
     load.see(Tick(1000.0 + TICK, 5.0 + used * 4 * TICK, 0.0), 4, 0)
-    sizing.decide(Snapshot(True, 10, 0, workers, 0, 0, 0, 0, 100, False, False, 0, False, None), asleep, refused, 0, 100, 0)
+    sizing.decide(
+        Snapshot(True, 10, 0, workers, 0, 0, 0, 0, 100, False, False, 0, False, None), asleep, refused, 0, 100, 0
+    )
     assert sizing.why() == text
     assert sizing.settled == settled
 

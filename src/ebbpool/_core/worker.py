@@ -196,10 +196,13 @@ def current_scope(makes: bool) -> Scope | None:
     if makes:
         made: Scope = future._ensure_scope()
         return made
+    if GIL_ENABLED:
+        scope: Scope | None = future._scope
+        return scope
     pool: Pool = future._pool
     with pool.mutex:
         # Another thread may cancel the task, and make it, at this moment.
-        scope: Scope | None = future._scope
+        scope = future._scope
     return scope
 
 
