@@ -86,10 +86,8 @@ MUTANTS = [
         "a lane lets nobody in as a task in the queue is cancelled",
         "lane_against_cancel",
         POOL,
-        "            if task in self.submitters:\n                waiter, _ = self.submitters.pop(task)\n"
-        "                waiter.release()\n        if line.queued and lane is not None:",
-        "            if task in self.submitters:\n                waiter, _ = self.submitters.pop(task)\n"
-        "                waiter.release()\n        if False:",
+        "            if lane is not None and (line is None or line.queued):",
+        "            if lane is not None and line is None:",
     ),
     Mutant(
         "a look that is promised is not asked for",
