@@ -174,7 +174,7 @@ def borrowed_names(units: set[str]) -> set[str]:
     for module, path in SOURCES.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             words = [value for _, value in ast.iter_fields(node) if isinstance(value, str) and " " not in value]
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or isinstance(
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)) or isinstance(
                 getattr(node, "ctx", None), ast.Store
             ):
                 ours.update(words)

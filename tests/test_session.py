@@ -163,6 +163,7 @@ def test_calls_that_an_interrupted_shutdown_has_left_are_cancelled_by_the_next(s
         assert second.cancelled()
 
 
+@pytest.mark.skipif(seams.FREE_THREADED, reason="there the collector frees what threads have shared")
 def test_a_failed_call_whose_result_was_asked_for_is_part_of_no_cycle(session: Session) -> None:
     thing = Thing()
 

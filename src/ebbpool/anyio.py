@@ -33,8 +33,8 @@ from ebbpool.executor import AdaptiveExecutor, must_be_executor, must_be_open
 
 try:
     from anyio import to_thread
-except ImportError as error:
-    raise lacking("anyio", "anyio", error) from error
+except ImportError as _error:
+    raise lacking("anyio", "anyio", _error) from _error
 
 if TYPE_CHECKING:
     from anyio import CapacityLimiter

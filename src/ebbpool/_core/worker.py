@@ -178,7 +178,7 @@ def perform(future: FutureCore) -> None:
         pool.tally.failed += error is not None
     try:
         future._conclude(RUNNING, RUNNING, FINISHED, value, error)
-        if issubclass(type(error), KeyboardInterrupt) and _here.worker is None:
+        if error is not None and issubclass(type(error), KeyboardInterrupt) and _here.worker is None:
             # It is for who runs the call, too.
             raise error
     finally:
