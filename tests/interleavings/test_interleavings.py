@@ -29,19 +29,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def on_one_processor() -> Iterator[None]:
-    """Have all threads on one processor: one at a time has its turn, and is there sooner."""
-    if sys.platform != "linux":
-        yield
-        return
-    allowed = os.sched_getaffinity(0)
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
-    os.sched_setaffinity(0, {sorted(allowed)[number % len(allowed)]})
-    yield
-    os.sched_setaffinity(0, allowed)
-
-
 @pytest.fixture(autouse=True)
 def collected_between_runs() -> Iterator[None]:
     """Have the garbage collector run where it cannot change what the next step is."""
