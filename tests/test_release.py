@@ -56,6 +56,18 @@ def test_the_workflows_run_sessions_that_exist_on_all_pythons() -> None:
     assert {name.strip('"') for name in pythons.split(", ")} == supported()
 
 
+@pytest.mark.parametrize("group", ["demo", "bench"])
+def test_what_serves_the_example_has_what_it_imports(group: str) -> None:
+    tree = ast.parse((ROOT / "examples/fastapi_sqlalchemy.py").read_text(encoding="utf-8"))
+    imported = {
+        node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module
+    }
+    # FastAPI brings pydantic.
+    wanted = {name.replace("_", "-") for name in imported - sys.stdlib_module_names - {"ebbpool", "pydantic"}}
+    given = {re.split(r"[^\w-]", requirement)[0] for requirement in PYPROJECT["dependency-groups"][group]}
+    assert "sqlalchemy" in wanted and wanted <= given
+
+
 @pytest.mark.skipif(not WORKFLOWS.exists(), reason="an sdist has no workflows")
 def test_the_workflows_publish_for_the_repository_that_the_package_names() -> None:
     source = PROJECT["urls"]["Source"]
