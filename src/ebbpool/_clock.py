@@ -25,3 +25,5 @@ TICK = 0.001
 """Seconds between two looks at a pool whose tasks wait, and which may have more workers;"""
 HORIZON = 0.01
 """and at one which may not, or in which many workers run: the looks keep its clock right."""
+AGAIN = 0.2
+"""Seconds until a start that the system has refused is tried again."""

@@ -279,7 +279,7 @@ def test_a_refused_thread_is_tried_again_now_and_then() -> None:
     spell = Spell()
     assert spell.look(IDLE) == 1
     pauses = [spell.until_growth(IDLE, refused=True) for _ in range(3)]
-    assert pauses == pytest.approx([rules.STALL] * 3, abs=2 * TICK)
+    assert pauses == pytest.approx([rules.AGAIN] * 3, abs=2 * TICK)
 
 
 # Whatever a look sees.

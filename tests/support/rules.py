@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ebbpool._clock import HORIZON, TICK
+from ebbpool._clock import AGAIN, HORIZON, TICK
 from ebbpool._core.accel import Alarms, Snapshot
 from ebbpool._core.timers import FOLD, VOID
 from ebbpool._maps import map_run

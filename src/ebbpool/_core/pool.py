@@ -24,7 +24,7 @@ from concurrent.futures._base import LOGGER
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ebbpool._clock import HORIZON, TICK
+from ebbpool._clock import AGAIN, HORIZON, TICK
 from ebbpool._core import uncompiled as cython
 from ebbpool._core.latch import LockType, allocate_lock
 from ebbpool._core.scope import Scope
@@ -66,7 +66,6 @@ if not cython.compiled:
 
 from ebbpool._core.staff import ALL
 
-AGAIN = 0.2  # seconds until a start beyond the ceiling that was refused is tried again
 ROOM = 24  # nested calls that a step of the plain core needs at most, which may not be left half done
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from ebbpool._clock import AGAIN
 from ebbpool._core.accel import Snapshot
 from ebbpool._pool.load import IDLE, TURN, Load
 
 CREW: Final = 4  # workers beyond the processors that may run at a time: they bridge what blocks for a moment
 ARRIVAL: Final = 0.010  # seconds for which a worker that was started, and has taken no task yet, holds up others
-STALL: Final = 0.2  # seconds without a task taken until one more worker comes, and until a refused start is tried again
+STALL: Final = 0.2  # seconds without a task taken until one more worker comes
 MEMORY: Final = 0.1  # seconds without waiting tasks after which what was seen before is forgotten
 
 
@@ -69,7 +70,7 @@ class Sizing:
             return 0
         if refused:
             self._cause = "the system refused to start a thread"
-            grow = 1 if self._pause() >= STALL else 0
+            grow = 1 if self._pause() >= AGAIN else 0
         elif not waiting:
             self._cause = "keeping spare workers"
             grow = wanted
