@@ -1214,14 +1214,13 @@ class Pool:
                 let_collector(collects)
         return found
 
-    @cython.locals(task=Task, found=Task, line=Line)
+    @cython.locals(found=Task)
     def hand_back(self, lane: LaneCore | None) -> tuple[Any, Any, Any, Any] | None:
         """Take off the queue what a worker would take next, of one lane or of all; return its future and its call.
 
         The future stays pending, for the caller to end it; the pool counts it as cancelled.
         """
         trash: list[Any] = []
-        taken: Any = None
         call = None
         # The last reference to a lane may not go under the mutex: a weak dictionary's callback is Python code.
         left: Any = None
@@ -1231,15 +1230,8 @@ class Pool:
         with self.mutex:
             collects = hold_collector()
             try:
-                backlog = self.backlog
-                backlog.trim(trash)
-                lines = [backlog.lent, backlog.front, backlog.short, backlog.queue]
-                for line in lines if lane is None else [*lines, lane.backlog]:
-                    for task in list(line.tasks) if taken is None else ():
-                        if task._code != PENDING or (lane is not None and task._lane is not lane):
-                            continue
-                        taken = task
-                        break
+                self.backlog.trim(trash)
+                taken: Any = self._next_of(lane)
                 if taken is not None:
                     found = taken
                     call = found, found._fn, found._packed(), found._kwargs
@@ -1256,6 +1248,22 @@ class Pool:
         del left
         self._perform(actions, None)
         return call
+
+    @cython.locals(task=Task, line=Line)
+    def _next_of(self, lane: LaneCore | None) -> Task | None:
+        """Under the mutex: return what a worker would take next, of one lane or of all; None if nothing waits."""
+        backlog = self.backlog
+        lines = [backlog.lent, backlog.front, backlog.short, backlog.queue]
+        for line in lines if lane is None else [*lines, lane.backlog]:
+            if lane is None and line.tasks:
+                # No line is copied for its head.
+                task = line.tasks[0]
+                if task._code == PENDING:
+                    return task
+            for task in list(line.tasks):
+                if task._code == PENDING and (lane is None or task._lane is lane):
+                    return task
+        return None
 
     # Forks.
 

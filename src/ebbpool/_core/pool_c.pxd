@@ -135,3 +135,5 @@ cdef class Pool:
     @cython.locals(staff=Staff)
     cdef bint finds_idle(self) except -1
     cpdef hand_back(self, LaneCore lane)
+    @cython.locals(backlog=Backlog)
+    cdef Task _next_of(self, LaneCore lane)
