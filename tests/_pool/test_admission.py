@@ -175,11 +175,11 @@ def one_of_three(pool: AdaptiveExecutor) -> Iterator[Gate]:
 
 def test_workers_beyond_those_allowed_park_as_their_tasks_end_until_more_are(pool: AdaptiveExecutor) -> None:
     with one_of_three(pool) as second:
-        assert second.nobody_begins()
+        assert second.nobody_begins(pool)
         assert (pool.stats().running, pool.stats().queued, second.peak) == (1, 2, 1)
         seams.engine_of(pool).admit(2)
         second.await_begun()
-        assert second.nobody_begins()
+        assert second.nobody_begins(pool)
         seams.engine_of(pool).admit(seams.ALL)
         second.await_begun()
 
@@ -200,7 +200,7 @@ def test_a_task_that_is_submitted_wakes_nobody_who_is_held_back_unless_one_waits
     with Gate() as gate:
         gate.hold(pool)
         pool.submit(gate)
-        assert gate.nobody_begins()
+        assert gate.nobody_begins(pool)
         assert pool.stats().idle == 2
     wait_for_idle(pool)
     assert pool.submit(lambda: pool.submit(lambda: pool.submit(int).result()).result()).result(60.0) == 0
@@ -213,7 +213,7 @@ def test_a_call_that_nobody_waits_for_is_none_of_those_allowed(pool: AdaptiveExe
         seams.engine_of(pool).admit(1)
         others.hold(pool)
         pool.submit(others)
-        assert others.nobody_begins()
+        assert others.nobody_begins(pool)
         gate.open()
 
 
@@ -286,7 +286,7 @@ def test_a_decision_says_why_workers_are_held_back_and_a_look_wakes_no_more(pool
         second.await_begun()
         eventually(lambda: pool.stats().idle == 2)
         seams.look_at(pool, 1000.2, 1.0)
-        assert second.nobody_begins()
+        assert second.nobody_begins(pool)
         assert pool.stats().last_decision == "stayed at 3: 2 waiting, the GIL is the bottleneck: 1 may run at a time"
         assert seams.look_at(pool, 1000.3, 1.0) == rules.TURN, "a look takes the GIL from those that compute"
         pool.resize(max_queue=0)
@@ -567,7 +567,7 @@ def test_a_standing_queue_holds_workers_back_and_its_end_lets_all_work(pool: Ada
     with Gate() as gate:
         gate.hold(patient, 2)
         patient.submit(gate)
-        assert gate.nobody_begins()
+        assert gate.nobody_begins(pool)
         seams.look_at(pool, now, 1.3)
         assert seams.engine_of(pool).staff.allowed == seams.ALL
         gate.await_begun()

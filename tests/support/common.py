@@ -155,10 +155,8 @@ class Gate:
         assert threading.current_thread() not in self.threads, "the caller ran the gate"
         return futures[-1]
 
-    def nobody_begins(self, pool: Any = None) -> bool:
-        """Tell whether no further call has begun, once no worker of `pool` is about to begin one; or for a moment."""
-        if pool is None:
-            return not self._begun.acquire(timeout=A_MOMENT)
+    def nobody_begins(self, pool: Any) -> bool:
+        """Tell whether no further call has begun, once no worker of `pool` is about to begin one."""
         eventually(lambda: not seams.comes_to(pool, self, list(self._inside)), "no worker is about to begin")
         return not self._begun.acquire(blocking=False)
 
