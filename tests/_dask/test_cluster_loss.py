@@ -194,11 +194,12 @@ def test_a_large_argument_outlives_a_worker_that_has_it(two_workers: Client) -> 
         places = two_workers.who_has()
         return [holder for key in places if key.startswith("ebbpool-part-") for holder in places[key]]
 
-    def send_quickly(dask_scheduler: Any) -> None:
-        # Where a busy machine has been slow to send, calls wait for the worker that has their arguments.
-        dask_scheduler.bandwidth = 1e12
+    def expect_long_calls(dask_scheduler: Any) -> None:
+        # After short ones the scheduler has a call wait for the worker that has its argument.
+        for prefix in dask_scheduler.task_prefixes.values():
+            prefix.duration_average = LIMIT
 
-    two_workers.run_on_scheduler(send_quickly)
+    two_workers.run_on_scheduler(expect_long_calls)
     with ClusterExecutor(two_workers, window=1.0) as pool, Held(two_workers) as held:
         futures = [pool.submit(remote.wait_at, held.name, large) for _ in range(2)]
         eventually(lambda: len(holders()) == 2)
